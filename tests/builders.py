@@ -7,6 +7,13 @@ from typing import Any
 NODE_KEYS: dict[str, Any] = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node"}
 PLAN_KEYS: dict[str, Any] = {"apiVersion": "netmgr.io/v1alpha1", "kind": "NetworkPlan"}
 
+
+def plan_of(clusters: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    """A plan with these clusters, and pools that hold them."""
+    pools = {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]}
+    return {**PLAN_KEYS, "name": "test", "pools": pools, "clusters": clusters, **keys}
+
+
 PRICES = """\
 apiVersion: netmgr.io/v1alpha1
 kind: Prices

@@ -1,16 +1,41 @@
-"""Whether a lock is sound: an oracle for the allocator that shares none of its decisions."""
+"""Locks of plans, and whether a lock is sound: an oracle for the allocator that shares none of its
+decisions.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate.demand import NAT_HOSTS, Blocks, hosts_length, layout
 from netmgr.plan.allocate.subnetting import host_addresses
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.document import V6_SUBNET, ServiceMode
+from netmgr.plan.derive import network
+from netmgr.plan.document import V6_SUBNET, PlanDocument, ServiceMode
+from netmgr.plan.files import load_limits, load_lock, load_plan, lock_path
 from netmgr.plan.lock import Allocation, Layout, LockDocument, NodePoolLock, SubnetLock
+from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Family, Prefix, overlaps
+
+NETWORKS = (
+    "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/netmgr"
+    "/providers/Microsoft.Network/virtualNetworks"
+)
+
+
+published = functools.cache(load_limits)
+
+
+def agreed_limits(plan: PlanDocument) -> CloudLimits:
+    """The cloud's limits with those of the plan."""
+    return published(plan.cloud).agreed(plan.limits)
+
+
+def lock_for(plan: PlanDocument, before: LockDocument | None = None, **keys: Any) -> LockDocument:
+    return make_lock(plan, before, agreed_limits(plan), **keys)
 
 
 def faults(lock: LockDocument, clouds: Collection[CloudLimits] = ()) -> list[str]:
@@ -45,6 +70,24 @@ def _reserves_and_vips(lock: LockDocument) -> Iterator[Prefix]:
 def _subnets(lock: LockDocument) -> Iterator[tuple[str, SubnetLock]]:
     yield from ((HUB, held) for held in (lock.hub.routers, *lock.hub.researchers))
     yield from ((name, cluster.nat) for name, cluster in lock.clusters.items())
+
+
+def listed_networks(plan: Path) -> list[dict[str, Any]]:
+    """The networks of a plan and its lock as the cloud's own tool lists them once it is applied."""
+    document, lock = load_plan(plan), load_lock(lock_path(plan))
+    assert lock
+    return [
+        {
+            "id": f"{NETWORKS}/{held.name}",
+            "name": held.name,
+            "addressSpace": {"addressPrefixes": [*map(str, held.address_space)]},
+            "subnets": [
+                {"name": subnet.name, "addressPrefixes": [*map(str, subnet.prefixes)]}
+                for subnet in held.subnets
+            ],
+        }
+        for held in network(document, lock, agreed_limits(document)).networks
+    ]
 
 
 def all_subnets(lock: LockDocument) -> Iterator[Prefix]:

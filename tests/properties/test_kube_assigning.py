@@ -18,38 +18,26 @@ from netmgr.kube.controller.assigning import Decision, decide, released, takeove
 from netmgr.kube.controller.claim_store import SHARD, read, shard_name, write
 from netmgr.kube.controller.nodes import NodeView
 from netmgr.kube.controller.plan_watch import moved
-from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.files import load_limits
-from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Prefix, overlaps
-from tests.builders import PLAN_KEYS
+from tests.builders import plan_of
+from tests.locks import lock_for
 
 QUARANTINE = 100.0
 LIKELY = 0.7
-PLAN = {
-    **PLAN_KEYS,
-    "name": "test",
-    "cloud": "none",
-    "pools": {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
-    "clusters": {
-        "train": {
-            "node_pools": {
-                "gpu": {"nodes": 5, "surge": 0, "pods_per_node": 40},
-                "cpu": {"nodes": 3, "surge": 0, "pods_per_node": 16},
-            }
-        },
-    },
+NODE_POOLS = {
+    "gpu": {"nodes": 5, "surge": 0, "pods_per_node": 40},
+    "cpu": {"nodes": 3, "surge": 0, "pods_per_node": 16},
 }
 
 
-def allocations_of(plan: dict[str, object]) -> NodeAllocations:
-    document = PlanDocument.model_validate(plan)
-    limits: CloudLimits = load_limits(document.cloud)
-    return NodeAllocations(make_lock(document, None, limits), "train")
+def allocations_of(node_pools: dict[str, dict[str, int]]) -> NodeAllocations:
+    pools = {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12"]}
+    plan = plan_of({"train": {"node_pools": node_pools}}, cloud="none", pools=pools)
+    return NodeAllocations(lock_for(PlanDocument.model_validate(plan)), "train")
 
 
-ALLOCATIONS = allocations_of(PLAN)
+ALLOCATIONS = allocations_of(NODE_POOLS)
 ALL = [
     NodeIndex(pool, number)
     for pool, capacity in ALLOCATIONS.capacity.items()
@@ -232,7 +220,7 @@ def test_a_plan_that_moves_or_forgets_an_allocation_is_refused_and_one_that_grow
     decision = decide(ALLOCATIONS, {}, [*views(2), NodeView("c", "uc", "9", "cpu")], 0, QUARANTINE)
     claims = {index: claim for index, claim in decision.claims.items() if claim}
     assert not list(moved(ALLOCATIONS, claims))
-    smaller = {"train": {"node_pools": {"gpu": {"nodes": 5, "surge": 0, "pods_per_node": 10}}}}
-    moves = list(moved(allocations_of(PLAN | {"clusters": smaller}), claims))
+    smaller = {"gpu": {"nodes": 5, "surge": 0, "pods_per_node": 10}}
+    moves = list(moved(allocations_of(smaller), claims))
     assert any("Node n1 (gpu/1)" in move for move in moves)
     assert any("Node c (cpu/0)" in move and "says nothing" in move for move in moves)

@@ -24,7 +24,7 @@ from netmgr.ledger.store import LedgerStore
 from netmgr.ledger.tables import Gap
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
-from tests.fakes.ledger_tools import folder_in_memory
+from tests.fakes.ledger_tools import TwoClocks, folder_in_memory
 
 LINGER = 60.0
 OWNERS = [(namespace, name) for namespace in ("team-a", "team-b") for name in ("web-0", "web-1")]
@@ -72,23 +72,12 @@ class KernelCounter:
         return self.bytes - self.base
 
 
-class Clock:
-    time = 1_000_000.0
-    uptime = 1000.0
-
-    def now(self) -> float:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.uptime
-
-
 class World(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = folder_in_memory()
         self.lives = 0
-        self.clock = Clock()
+        self.clock = TwoClocks()
         self.kernel: dict[Counter, KernelCounter] = {}
         self.last: dict[Counter, tuple[int, int]] = {}
         self.running: dict[Address, PodRef] = {}
@@ -303,8 +292,7 @@ class World(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0, 2 * LINGER))
     def wait(self, seconds: float) -> None:
-        self.clock.time += seconds
-        self.clock.uptime += seconds
+        self.clock.pass_time(seconds)
         self.survives(self.ledger.sweep)
 
     @rule(hours=st.integers(-30, 30))

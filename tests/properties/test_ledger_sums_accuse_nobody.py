@@ -11,11 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import LedgerStore
 from netmgr.model import PODS, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
-from tests.fakes.ledger_tools import LINGER, Clock, folder_in_memory
+from tests.fakes.ledger_tools import Clock, folder_in_memory, opened
 
 OUT = Traffic.INTERNET_OUT
 SUM = Counter(PODS, Family.V4, OUT)
@@ -38,8 +36,7 @@ class Undisturbed(RuleBasedStateMachine):
         self.ledger.begin([SUM], None)
 
     def open(self) -> None:
-        store = LedgerStore(self.folder / "ledger.sqlite")
-        self.ledger = Ledger(store, clock=self.clock, linger_seconds=LINGER, boot_id="boot")
+        self.ledger = opened(self.folder / "ledger.sqlite", self.clock)
 
     def teardown(self) -> None:
         self.ledger.close()

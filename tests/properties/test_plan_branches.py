@@ -13,15 +13,13 @@ from hypothesis import given, settings
 
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument
-from netmgr.plan.locking import make_lock
 from netmgr.plan.merging import merge_locks
 from netmgr.prefixes import Prefix
-from tests.builders import PLAN_KEYS
-from tests.locks import faults
+from tests.builders import plan_of
+from tests.locks import faults, lock_for, published
 
-LIMITS = load_limits(Cloud.AZURE)
+LIMITS = published(Cloud.AZURE)
 PLANS, BRANCHES = 12, 10
 names = st.from_regex(r"[a-z][a-z0-9-]{0,8}[a-z0-9]", fullmatch=True)
 node_pools = st.fixed_dictionaries(
@@ -40,14 +38,7 @@ clusters = st.fixed_dictionaries(
 def locked(
     wanted: dict[str, Any], previous: LockDocument | None = None, hub: dict[str, Any] | None = None
 ) -> LockDocument:
-    plan = {
-        **PLAN_KEYS,
-        "name": "branched",
-        "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
-        "hub": hub or {},
-        "clusters": wanted,
-    }
-    return make_lock(PlanDocument.model_validate(plan), previous, LIMITS)
+    return lock_for(PlanDocument.model_validate(plan_of(wanted, hub=hub or {})), previous)
 
 
 def held(lock: LockDocument, name: str) -> list[Prefix]:

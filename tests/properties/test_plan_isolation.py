@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role, SourceAddress, site_of
-from netmgr.plan import files
 from netmgr.plan.check.fleet import contradictions, drift
 from netmgr.plan.check.reach import OTHERS, ReachTarget, matrix
 from netmgr.plan.check.trace import Tracer
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.locking import make_lock
+from netmgr.plan.network import Network
 from netmgr.plan.render.node import Documents
-from tests.builders import PLAN_KEYS
+from tests.builders import plan_of
+from tests.locks import agreed_limits, lock_for
 from tests.weakened import Layer, weakened
 
 V6 = "fd00:10::/40"
@@ -62,17 +62,18 @@ PLANS = st.fixed_dictionaries(
 def document(drawn: dict[str, Any]) -> PlanDocument:
     is_beside = "172.16.0.0/12" in drawn["pools"]["services"]
     shared = ["100.127.0.0/17" if is_beside else "172.31.0.0/17", "fd00:5a::/100"]
-    fixed = {**PLAN_KEYS, "name": "drawn", "shared_services": shared}
-    return PlanDocument.model_validate(fixed | drawn)
+    return PlanDocument.model_validate(plan_of({}, shared_services=shared) | drawn)
+
+
+def derived(plan: PlanDocument) -> Network:
+    return network(plan, lock_for(plan), agreed_limits(plan))
 
 
 @settings(max_examples=25)
 @given(PLANS, st.sets(st.sampled_from(["routes", "groups", "routers"]), max_size=1))
 def test_spokes_stay_apart_even_with_one_layer_missing(drawn, missing):
     plan = document(drawn)
-    limits = files.load_limits(plan.cloud)
-    lock = make_lock(plan, None, limits)
-    cells = matrix(weakened(network(plan, lock, limits), missing))
+    cells = matrix(weakened(derived(plan), missing))
     assert [cell.wrong for cell in cells if cell.wrong] == []
     apart = {(cell.origin, cell.target) for cell in cells if cell.owner == OTHERS}
     both = (ReachTarget.NODES, ReachTarget.SERVICES)
@@ -85,15 +86,12 @@ def test_spokes_stay_apart_even_with_one_layer_missing(drawn, missing):
 @given(PLANS, st.sets(st.sampled_from(list(Layer))))
 def test_the_matrix_says_of_spokes_what_packets_followed_one_by_one_do(drawn, missing):
     plan = document(drawn)
-    limits = files.load_limits(plan.cloud)
-    derived = weakened(network(plan, make_lock(plan, None, limits), limits), missing)
+    weak = weakened(derived(plan), missing)
     cells = {
-        (cell.origin, cell.owner): cell
-        for cell in matrix(derived)
-        if cell.target == "nodes and pods"
+        (cell.origin, cell.owner): cell for cell in matrix(weak) if cell.target == "nodes and pods"
     }
-    tracer = Tracer(derived)
-    for here, there in product(derived.networks, repeat=2):
+    tracer = Tracer(weak)
+    for here, there in product(weak.networks, repeat=2):
         cell = cells.get((here.owner, there.owner)) or cells[here.owner, OTHERS]
         outcomes = {
             tracer.trace(here, start, source.network, target.network).owner == there.owner
@@ -109,7 +107,7 @@ def test_the_matrix_says_of_spokes_what_packets_followed_one_by_one_do(drawn, mi
 @given(PLANS, st.sampled_from(["azure", "none"]))
 def test_every_machines_document_is_valid_and_suits_all_others(drawn, cloud):
     plan = document(drawn | {"cloud": cloud})
-    lock = make_lock(plan, None, files.load_limits(plan.cloud))
+    lock = lock_for(plan)
     documents = Documents(plan, lock)
     machines = {
         machine.name: NodeDocument.model_validate(documents.of(machine))

@@ -11,14 +11,11 @@ from hypothesis import given, settings
 
 from netmgr.documents.diagnostics import Diagnostic, Severity
 from netmgr.plan.check.checks import check_limits, check_plan
-from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.diff import ChangeKind, diff
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument, PlanRefused
-from netmgr.plan.locking import make_lock
-from tests.builders import PLAN_KEYS
-from tests.locks import faults
+from tests.builders import plan_of
+from tests.locks import agreed_limits, faults, lock_for
 
 EXAMPLES = 80
 
@@ -55,23 +52,12 @@ def document(clusters: object, pools: object = IPV4, quota: int | None = 65_536)
     limits = dict.fromkeys(
         ("mappings_per_peered_group", "peerings_per_network", "networks_per_region"), 10**9
     )
-    return PlanDocument.model_validate(
-        {
-            **PLAN_KEYS,
-            "name": "drawn",
-            "pools": pools,
-            "clusters": clusters,
-            "limits": {**limits, "mappings_per_network": quota} if quota else {},
-        }
-    )
-
-
-def limits_of(plan: PlanDocument) -> CloudLimits:
-    return load_limits(plan.cloud).agreed(plan.limits)
+    quotas = {**limits, "mappings_per_network": quota} if quota else {}
+    return PlanDocument.model_validate(plan_of(clusters, pools=pools, limits=quotas))
 
 
 def errors(plan: PlanDocument, lock: LockDocument) -> list[Diagnostic]:
-    limits = limits_of(plan)
+    limits = agreed_limits(plan)
     assert faults(lock) == []
     found = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
     return [finding for finding in found if finding.severity is Severity.ERROR]
@@ -81,9 +67,9 @@ def errors(plan: PlanDocument, lock: LockDocument) -> list[Diagnostic]:
 @settings(max_examples=EXAMPLES)
 def test_check_accepts_whatever_lock_makes(clusters, pools, quota):
     plan = document(clusters, pools, quota)
-    lock = make_lock(plan, None, limits_of(plan))
+    lock = lock_for(plan)
     assert errors(plan, lock) == []
-    assert make_lock(plan, lock, limits_of(plan)) == lock
+    assert lock_for(plan, lock) == lock
 
 
 @given(
@@ -97,7 +83,7 @@ def test_check_accepts_it_after_every_change_of_the_plan(steps, pools, quota):
     for clusters in steps:
         plan = document(clusters, pools, quota)
         try:
-            lock = make_lock(plan, lock, limits_of(plan))
+            lock = lock_for(plan, lock)
         except PlanRefused:  # more blocks a node would renumber its nodes
             continue
         assert errors(plan, lock) == []
@@ -107,7 +93,7 @@ def test_check_accepts_it_after_every_change_of_the_plan(steps, pools, quota):
 def test_a_cluster_that_needs_several_vnets_leaves_room_for_its_nat_hosts(nodes):
     pool = {"nodes": nodes, "pods_per_node": 60, "surge": 0}
     plan = document({"a": {"node_pools": {"gpu": pool}}})
-    lock = make_lock(plan, None, limits_of(plan))
+    lock = lock_for(plan)
     assert errors(plan, lock) == []
 
 
@@ -115,11 +101,11 @@ def test_two_node_pools_can_grow_as_far_as_their_segments_promise():
     spec = {"pods_per_node": 60, "surge": 0}
     pools = {name: {**spec, "nodes": 5000} for name in ("gpu", "cpu")}
     plan = document({"a": {"node_pools": pools}})
-    lock = make_lock(plan, None, limits_of(plan))
+    lock = lock_for(plan)
     held = lock.clusters["a"].node_pools
     full = {name: {**spec, "nodes": held[name].capacity} for name in pools}
     plan = document({"a": {"node_pools": full}})
-    after = make_lock(plan, lock, limits_of(plan))
+    after = lock_for(plan, lock)
     assert after == lock.model_copy(update={"plan_digest": after.plan_digest})
     assert errors(plan, after) == []
 
@@ -138,7 +124,7 @@ def grown(
 ) -> LockDocument | None:
     plan = several(nodes, pool, pods)
     try:
-        return make_lock(plan, before, limits_of(plan))
+        return lock_for(plan, before)
     except PlanRefused:
         return None
 
@@ -160,7 +146,7 @@ def test_declared_growth_takes_nothing_that_is_needed_today():
     plan = several(nodes, "10.0.0.0/11").model_dump(by_alias=True)
     for name, count in nodes.items():
         plan["clusters"][name]["grow_to"] = 8 * count
-    make_lock(PlanDocument.model_validate(plan), None, load_limits("azure"))
+    lock_for(PlanDocument.model_validate(plan))
 
 
 @given(

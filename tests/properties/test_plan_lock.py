@@ -10,20 +10,19 @@ from pydantic import ValidationError
 
 from netmgr.documents.diagnostics import Severity
 from netmgr.plan import machines
+from netmgr.plan.allocate.space import enclosing
 from netmgr.plan.allocate.subnetting import taken_by
 from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.diff import ChangeKind, diff
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.files import load_limits
 from netmgr.plan.growth import grown_plan, kept_nodes
 from netmgr.plan.lock import LockDocument, PlanRefused
-from netmgr.plan.locking import make_lock
-from netmgr.prefixes import Family, Prefix, overlaps
-from tests.builders import PLAN_KEYS
-from tests.locks import faults
+from netmgr.prefixes import Address, Family, Prefix, overlaps
+from tests.builders import plan_of
+from tests.locks import faults, lock_for, published
 
-LIMITS = {cloud: load_limits(cloud) for cloud in Cloud}
+LIMITS = [published(cloud) for cloud in Cloud]
 
 drawn = settings(
     max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
@@ -69,25 +68,22 @@ def documents(draw: st.DrawFn) -> dict[str, object]:
             found[name]["grow_to"] = total * draw(st.integers(1, 4))
     cloud = draw(st.sampled_from(["azure", "none"]))
     for pool in [pool for each in found.values() for pool in each["node_pools"].values()]:
-        if LIMITS[Cloud(cloud)].block_length:
+        if published(cloud).block_length:
             pool.pop("block_length", None)
-    return {
-        **PLAN_KEYS,
-        "name": "drawn",
-        "cloud": cloud,
-        "pools": draw(st.sampled_from(POOLS)),
-        "exclude": draw(
+    return plan_of(
+        found,
+        cloud=cloud,
+        pools=draw(st.sampled_from(POOLS)),
+        exclude=draw(
             st.sampled_from([[], [{"prefix": "10.64.0.0/16"}, {"prefix": "172.17.0.0/24"}]])
         ),
-        "pinned": draw(st.sampled_from([{}, {"vpn": ["10.20.0.0/14"], "c1": ["10.96.0.0/13"]}])),
-        "shared_services": ["100.64.0.0/16", "fd00:5a::/112"],
-        "clusters": found,
-    }
+        pinned=draw(st.sampled_from([{}, {"vpn": ["10.20.0.0/14"], "c1": ["10.96.0.0/13"]}])),
+        shared_services=["100.64.0.0/16", "fd00:5a::/112"],
+    )
 
 
 def locked(data: dict[str, object], previous: LockDocument | None = None) -> LockDocument:
-    plan = PlanDocument.model_validate(data)
-    return make_lock(plan, previous, LIMITS[plan.cloud])
+    return lock_for(PlanDocument.model_validate(data), previous)
 
 
 def fitting(data: dict[str, object], previous: LockDocument | None = None) -> LockDocument:
@@ -99,7 +95,7 @@ def fitting(data: dict[str, object], previous: LockDocument | None = None) -> Lo
 
 def outcome(plan: PlanDocument, previous: LockDocument | None = None) -> LockDocument | PlanRefused:
     try:
-        return make_lock(plan, previous, LIMITS[plan.cloud])
+        return lock_for(plan, previous)
     except PlanRefused as refused:
         return refused
 
@@ -117,7 +113,7 @@ def held(lock: LockDocument) -> list[Prefix]:
 def test_nothing_overlaps_and_every_planned_node_has_its_place(data):
     plan = PlanDocument.model_validate(data)
     lock = fitting(data)
-    assert faults(lock, LIMITS.values()) == []
+    assert faults(lock, LIMITS) == []
     kept_out = [entry.prefix for entry in plan.exclude] + list(plan.pinned.get("vpn", ()))
     assert not any(prefix.overlaps(out) for prefix in held(lock) for out in kept_out)
     for name, cluster in plan.clusters.items():
@@ -162,7 +158,7 @@ def test_inserting_removing_and_reordering_clusters_moves_nobody(data, other, so
     shuffled = dict(source.sample(list(edited.items()), len(edited)))
     after = fitting({**data, "clusters": shuffled}, before)
     assert locked({**data, "clusters": edited}, before) == after
-    assert faults(after, LIMITS.values()) == []
+    assert faults(after, LIMITS) == []
     for name in kept:
         assert after.clusters[name] == before.clusters[name]
     for name in set(data["clusters"]) - set(kept):
@@ -184,7 +180,7 @@ def test_growing_only_ever_adds(data, more, source):
     kept, total = kept_nodes(before, after)
     assert kept == total
     assert {change.kind for change in diff(before, after)} <= {ChangeKind.ADD, ChangeKind.CHANGE}
-    assert faults(after, LIMITS.values()) == []
+    assert faults(after, LIMITS) == []
     for other in set(plan.clusters) - {name}:
         assert after.clusters[other] == before.clusters[other]
 
@@ -197,7 +193,7 @@ def test_services_in_ipv6_come_beside_what_there_is(data):
     data["pools"] = {**data["pools"], "services": ["fd00:5e::/104", "172.16.0.0/12"]}
     after = fitting(data, before)
     assert {change.kind for change in diff(before, after)} <= {ChangeKind.ADD, ChangeKind.CHANGE}
-    assert faults(after, LIMITS.values()) == []
+    assert faults(after, LIMITS) == []
     assert locked(data, after) == after
     assert after.hub.routers.prefix == before.hub.routers.prefix
     for hub in (after.hub.routers, *after.hub.researchers):
@@ -235,12 +231,12 @@ VNET = Prefix.parse("10.4.0.0/16")
 
 def inside(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[str]:
     """A prefix of the VNet."""
-    return st.tuples(lengths, st.integers(0, (1 << 16) - 1)).map(
-        lambda drawn: str(
-            Prefix(
-                Family.V4, (VNET.value + drawn[1]) >> (32 - drawn[0]) << (32 - drawn[0]), drawn[0]
-            )
-        )
+    return st.builds(
+        lambda length, offset: str(
+            enclosing(Address(Family.V4, VNET.value + offset).prefix, length)
+        ),
+        lengths,
+        st.integers(0, (1 << 16) - 1),
     )
 
 
@@ -249,51 +245,42 @@ pinning_pools = st.fixed_dictionaries(
     optional={"subnets": st.lists(inside(st.integers(18, 28)), max_size=2)},
 )
 pinned_services = st.sampled_from([{"length": 20}, {"length": 20, "prefix": "172.18.0.0/20"}])
-pinning = st.fixed_dictionaries(
+pinning_cluster = st.fixed_dictionaries(
     {
-        **{key: st.just(value) for key, value in {**PLAN_KEYS, "name": "drawn"}.items()},
-        "cloud": st.sampled_from(["azure", "none"]),
-        "pools": st.sampled_from(
-            [
-                {"nodes": families, "services": ["172.16.0.0/12"]}
-                for families in (["10.0.0.0/12"], ["10.0.0.0/12", "fd00:1::/40"])
-            ]
-        ),
-        "pinned": st.just({"alpha": [str(VNET)]}),
-        "exclude": st.lists(
-            inside(st.integers(20, 26)).map(lambda prefix: {"prefix": prefix}), max_size=2
-        ),
-        "clusters": st.fixed_dictionaries(
-            {
-                "alpha": st.fixed_dictionaries(
-                    {
-                        "services": pinned_services,
-                        "node_pools": st.fixed_dictionaries(
-                            {"a": pinning_pools, "b": pinning_pools}
-                        ),
-                    }
-                ),
-                "beta": st.just({"services": {"length": 20}, "node_pools": {"c": {"nodes": 100}}}),
-            }
-        ),
+        "services": pinned_services,
+        "node_pools": st.fixed_dictionaries({"a": pinning_pools, "b": pinning_pools}),
     }
+)
+BETA = {"services": {"length": 20}, "node_pools": {"c": {"nodes": 100}}}
+pinning = st.builds(
+    plan_of,
+    pinning_cluster.map(lambda alpha: {"alpha": alpha, "beta": BETA}),
+    cloud=st.sampled_from(["azure", "none"]),
+    pools=st.sampled_from(
+        [
+            {"nodes": families, "services": ["172.16.0.0/12"]}
+            for families in (["10.0.0.0/12"], ["10.0.0.0/12", "fd00:1::/40"])
+        ]
+    ),
+    pinned=st.just({"alpha": [str(VNET)]}),
+    exclude=st.lists(st.builds(dict, prefix=inside(st.integers(20, 26))), max_size=2),
 )
 
 
 @given(pinning, st.booleans())
 @settings(drawn, max_examples=80)
 def test_what_is_pinned_is_there_and_what_is_live_is_left_alone(data, later):
-    before = {**data, "exclude": [], "pinned": {}, "clusters": {"beta": data["clusters"]["beta"]}}
+    before = {**data, "exclude": [], "pinned": {}, "clusters": {"beta": BETA}}
     try:
         plan = PlanDocument.model_validate(data)
     except ValidationError:  # pins that overlap each other
         reject()
     lock = fitting(data, fitting(before) if later else None)
-    limits = LIMITS[plan.cloud]
+    limits = published(plan.cloud)
     found = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
-    assert faults(lock, LIMITS.values()) == []
+    assert faults(lock, LIMITS) == []
     assert [finding for finding in found if finding.severity is Severity.ERROR] == []
-    assert make_lock(plan, lock, limits) == lock
+    assert lock_for(plan, lock) == lock
     alpha = lock.clusters["alpha"]
     allocated = taken_by(alpha)
     assert not any(prefix.overlaps(live.prefix) for prefix in allocated for live in plan.exclude)

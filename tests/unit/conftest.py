@@ -18,6 +18,7 @@ import pytest
 
 from netmgr.cli import asking
 from netmgr.cli.main import main
+from netmgr.errors import Exit
 from netmgr.ledger.ledger import Ledger
 from netmgr.plan import files
 from netmgr.plan.derive import network
@@ -129,6 +130,44 @@ def run(
         return code, out + err
 
     return command
+
+
+@pytest.fixture
+def refused(run: Callable[..., tuple[int, str]]) -> Callable[..., str]:
+    """What a `netmgr plan …` that refuses says."""
+
+    def said(*arguments: str) -> str:
+        code, text = run(*arguments)
+        assert code == Exit.INVALID, text
+        return text
+
+    return said
+
+
+@pytest.fixture
+def contradicted(run: Callable[..., tuple[int, str]]) -> Callable[[str], None]:
+    """Neither `lock` nor `check` accepts the plan, and both say why."""
+
+    def says(why: str) -> None:
+        for command, expected in ((("lock", "--yes"), Exit.INVALID), (("check",), Exit.FAILURE)):
+            code, text = run(*command)
+            assert (code, why in text) == (expected, True), text
+
+    return says
+
+
+@pytest.fixture
+def locked(run: Callable[..., tuple[int, str]]) -> Callable[..., tuple[int, str]]:
+    """Runs `netmgr plan …` on that file, which is locked."""
+    assert run("lock", "--yes")[0] == 0
+    return run
+
+
+@pytest.fixture
+def lock(plan: Path, locked: Callable[..., tuple[int, str]]) -> Path:
+    """That lock."""
+    assert locked
+    return files.lock_path(plan)
 
 
 @pytest.fixture

@@ -88,9 +88,7 @@ def complete(
         ("netmgr controller --plan plan.yaml --cluster ", ["alpha", "beta"]),
     ],
 )
-def test_commands_options_and_values_are_offered(
-    complete: Complete, line: str, offered: list[str]
-) -> None:
+def test_commands_options_and_values_are_offered(complete, line, offered):
     assert complete(line) == offered
 
 
@@ -103,20 +101,18 @@ def test_commands_options_and_values_are_offered(
         "netmgr node explain --socket missing.sock ",
     ],
 )
-def test_nothing_is_offered_where_nothing_can_be_read(complete: Complete, line: str) -> None:
+def test_nothing_is_offered_where_nothing_can_be_read(complete, line):
     assert complete(line) == []
 
 
-def test_addresses_of_the_nodes_pods_are_offered(complete: Complete, socket_path: Path) -> None:
+def test_addresses_of_the_nodes_pods_are_offered(complete, socket_path):
     pod = {"namespace": "research", "pod": "pod-1", "addresses": ["10.9.0.1", "fd00::1"]}
     answer = {**snapshot(pods=1), "attachments": [pod]}
     with agent(socket_path, canned(answer)):
         assert complete(f"netmgr node explain --socket {socket_path} ") == pod["addresses"]
 
 
-def test_a_pods_name_is_no_code_for_zsh(
-    socket_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pods_name_is_no_code_for_zsh(socket_path, monkeypatch, capsys):
     pod = {"namespace": "research", "pod": "x\\\";reboot'`", "addresses": ["10.9.0.1"]}
     monkeypatch.setattr(completion, "_PATIENCE_SECONDS", PATIENCE)
     monkeypatch.setenv("_NETMGR_COMPLETE", "complete_zsh")
@@ -151,7 +147,7 @@ def _outcome(
 
 
 @pytest.mark.programs
-def test_a_fault_of_our_own_does_not_disturb_the_line(scripts: Path, folder: Path) -> None:
+def test_a_fault_of_our_own_does_not_disturb_the_line(scripts, folder):
     program = """
 from netmgr.cli import completion
 completion.clusters = lambda ctx: 1 / 0
@@ -183,9 +179,7 @@ FISH = "source {}/fish; complete -C 'netmgr plan grow al'"
         (("fish", "--no-config"), FISH, b"alpha\t500 nodes\n"),
     ],
 )
-def test_shells_complete(
-    scripts: Path, folder: Path, shell: tuple[str, ...], program: str, offered: bytes
-) -> None:
+def test_shells_complete(scripts, folder, shell, program, offered):
     outcome = _outcome(scripts, folder, *shell, "-c", program.format(scripts))
     assert (outcome.stdout, outcome.stderr) == (offered, b"")
 
@@ -193,7 +187,7 @@ def test_shells_complete(
 @pytest.mark.slow
 @pytest.mark.programs
 @pytest.mark.parametrize("how", ["eval", "fpath"])
-def test_zsh_completes_at_the_first_tab(scripts: Path, folder: Path, how: str) -> None:
+def test_zsh_completes_at_the_first_tab(scripts, folder, how):
     begin = "autoload -Uz compinit; compinit -u -D; "
     if how == "fpath":
         begin = f"fpath=({scripts}/functions $fpath); {begin}"

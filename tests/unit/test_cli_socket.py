@@ -34,7 +34,7 @@ def node_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_every_command_that_asks_an_agent_takes_its_socket_from_the_environment() -> None:
+def test_every_command_that_asks_an_agent_takes_its_socket_from_the_environment():
     sockets = {
         line: option.envvar
         for line, command in commands.walk(command_line())
@@ -51,12 +51,8 @@ COMMANDS = ("node status", "node pods", "node explain 10.0.0.1", "node audit", "
 
 @pytest.mark.parametrize("named_by", ["option", "variable", "node.yaml", "NETMGR_CONFIG"])
 def test_the_agent_is_asked_at_the_socket_that_is_named(
-    named_by: str,
-    socket_path: Path,
-    node_document: Path,
-    netmgr: Netmgr,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    named_by, socket_path, node_document, netmgr, monkeypatch
+):
     option: tuple[str, ...] = ()
     if named_by == "option":
         option = ("--socket", str(socket_path))
@@ -89,9 +85,7 @@ def test_the_agent_is_asked_at_the_socket_that_is_named(
         ("node status", "run_dir: /nowhere\n", "/nowhere/ledger.sock is in the run_dir of {}"),
     ],
 )
-def test_an_error_says_where_was_looked_and_why(
-    command: str, document: str, why: str, node_document: Path, netmgr: Netmgr
-) -> None:
+def test_an_error_says_where_was_looked_and_why(command, document, why, node_document, netmgr):
     if document:
         node_document.write_text(document)
     code, _, err = netmgr(*command.split())
@@ -115,9 +109,7 @@ def hostile(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("command", ["node status", "node pods", "node audit", "nat status"])
-def test_nothing_that_a_socket_says_reaches_the_terminal_as_a_command(
-    command: str, socket_path: Path, netmgr: Netmgr
-) -> None:
+def test_nothing_that_a_socket_says_reaches_the_terminal_as_a_command(command, socket_path, netmgr):
     attached = {"namespace": "team", "pod": "new", "addresses": ["10.0.0.1"], "host_link": "nm0"}
     links = [
         {"link": "nm0", "pods": ["team/new"], "direction": "out", "rest": -1}
@@ -133,14 +125,14 @@ def test_nothing_that_a_socket_says_reaches_the_terminal_as_a_command(
     assert not any(line.startswith("forged") for line in out.splitlines())
 
 
-def test_nor_does_what_it_refuses(socket_path: Path, netmgr: Netmgr) -> None:
+def test_nor_does_what_it_refuses(socket_path, netmgr):
     with agent(socket_path, canned({"error": HOSTILE})):
         code, _, err = netmgr("node", "status", "--socket", str(socket_path))
     assert (code, "forged" in err) == (2, True)
     assert all(character.isprintable() for character in err.replace("\n", ""))
 
 
-def test_a_name_of_any_length_leaves_a_table_readable(socket_path: Path, netmgr: Netmgr) -> None:
+def test_a_name_of_any_length_leaves_a_table_readable(socket_path, netmgr):
     name = "c" * 200 + "d" * 55
     attached = {"namespace": "-", "pod": name, "addresses": ["10.0.0.1"], "host_link": "nm0"}
     document = {**snapshot(pods=1), "attachments": [attached]}
@@ -152,9 +144,7 @@ def test_a_name_of_any_length_leaves_a_table_readable(socket_path: Path, netmgr:
     assert json.loads(whole)["attachments"][0]["pod"] == name
 
 
-def test_an_exporter_is_given_the_same_socket(
-    node_document: Path, netmgr: Netmgr, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exporter_is_given_the_same_socket(node_document, netmgr, monkeypatch):
     node_document.write_text("run_dir: /run/other\n")
     started: list[list[str]] = []
 

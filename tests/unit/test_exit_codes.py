@@ -70,15 +70,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("code", "line"), CASES, ids=[line for _, line in CASES])
-def test_a_command_ends_with_the_code_that_the_page_says(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, netmgr: Netmgr, code: Exit, line: str
-) -> None:
+def test_a_command_ends_with_the_code_that_the_page_says(folder, monkeypatch, netmgr, code, line):
     monkeypatch.chdir(folder)
     assert netmgr(*line.format(root=ROOT).split())[0] == code
 
 
 @pytest.mark.programs
-def test_a_daemon_with_a_fault_ends_with_its_own_code() -> None:
+def test_a_daemon_with_a_fault_ends_with_its_own_code():
     program = """
 import threading
 from netmgr import faults
@@ -91,7 +89,7 @@ threading.Event().wait()
 
 
 @pytest.mark.programs
-def test_a_command_that_is_interrupted_ends_with_the_signals_code(tmp_path: Path) -> None:
+def test_a_command_that_is_interrupted_ends_with_the_signals_code(tmp_path):
     path = tmp_path / "ledger.sock"
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
@@ -113,15 +111,15 @@ def test_a_command_that_is_interrupted_ends_with_the_signals_code(tmp_path: Path
     assert code == SIGNAL_EXIT + signal.SIGINT
 
 
-def test_no_code_has_two_meanings() -> None:
+def test_no_code_has_two_meanings():
     assert len(set(Exit.__members__.values())) == len(Exit.__members__)
 
 
-def test_every_code_is_tried_by_one_of_these_tests() -> None:
+def test_every_code_is_tried_by_one_of_these_tests():
     assert {code for code, _ in CASES} == set(Exit) - {Exit.FAULT}
 
 
-def test_no_code_is_a_bare_number() -> None:
+def test_no_code_is_a_bare_number():
     bare = [
         f"{path}:{call.lineno}"
         for room in ("netmgr", "exporter")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from netmgr.cli import asking
 from netmgr.documents import validation
@@ -239,9 +238,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("body", "message"), [*CONTRADICTIONS, *((RANGES + body, said) for body, said in VALUES)]
 )
-def test_a_wrong_document_is_named_with_line_and_key(
-    folder: Path, netmgr: Netmgr, body: str, message: str
-) -> None:
+def test_a_wrong_document_is_named_with_line_and_key(folder, netmgr, body, message):
     (folder / "node.yaml").write_text(HEAD + body + "\n")
     code, out, err = netmgr("agent", "--check", "-c", "node.yaml")
     assert (code, out) == (Exit.INVALID, "")
@@ -252,15 +249,13 @@ def test_a_wrong_document_is_named_with_line_and_key(
 
 
 @pytest.mark.parametrize(("line", "message"), COMMANDS, ids=[line for line, _ in COMMANDS])
-def test_a_wrong_command_says_what_to_do(netmgr: Netmgr, line: str, message: str) -> None:
+def test_a_wrong_command_says_what_to_do(netmgr, line, message):
     code, _, err = netmgr(*line.split())
     assert (code, message in err) == (Exit.INVALID, True), err
     assert not PYDANTIC.search(err)
 
 
-def test_nobody_is_to_try_again_where_no_agent_was_started(
-    netmgr: Netmgr, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nobody_is_to_try_again_where_no_agent_was_started(netmgr, monkeypatch, tmp_path):
     monkeypatch.setattr(asking, "DEFAULT_SOCKET", tmp_path / "ledger.sock")
     code, _, err = netmgr("node", "status")
     assert (code, "is 'netmgr agent' running" in err) == (Exit.FAILURE, True)
@@ -293,6 +288,6 @@ def types(schema: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("model", [NodeDocument, BudgetsDocument, PlanDocument, LockDocument])
-def test_every_type_of_a_document_has_words(model: type[BaseModel]) -> None:
+def test_every_type_of_a_document_has_words(model):
     found = set(types(model.__pydantic_core_schema__)) - OWN - STRUCTURE
     assert {FIRST_WORDS.get(each, each) for each in found} <= validation._MESSAGES.keys()

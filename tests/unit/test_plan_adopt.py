@@ -5,7 +5,6 @@ subnets, Services.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 import yaml
 
 from netmgr.plan import files, machines
-from netmgr.plan.derive import network
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Address, Prefix
-from tests.locks import all_subnets
+from tests.locks import all_subnets, listed_networks
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -76,8 +74,6 @@ VNETS = [
 ]
 LIVE = ("10.4.0.0/17", "10.4.192.0/24", "10.4.193.0/24")
 
-Run = Callable[..., tuple[int, str]]
-
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
@@ -103,25 +99,15 @@ def test_nothing_is_allocated_from_a_live_subnet(run, plan, exclude):
     assert "  + exclude: 10.4.0.0/17 (subnet nodes of alpha, left as it is)" in text
     after = read(plan)
     assert [each["prefix"] for each in after["exclude"][:3]] == list(LIVE)
-    assert after["pinned"] == {
-        "alpha": ["10.4.0.0/16"],
-        "hub": ["10.9.0.0/24"],
-        "corp": ["10.8.0.0/16"],
-    }
+    own = {"alpha": ["10.4.0.0/16"], "hub": ["10.9.0.0/24"], "corp": ["10.8.0.0/16"]}
+    assert after["pinned"] == own
     assert run("adopt", "vnets.json", "--yes")[1].endswith("nothing to do\n")
     assert run("lock", "--yes")[0] == 0
     assert run("check")[0] == 0
-    live = [Prefix.parse(text) for text in LIVE]
-    assert not any(
-        prefix.overlaps(other) for prefix in all_subnets(lock_of(plan)) for other in live
-    )
+    live, subnets = map(Prefix.parse, LIVE), list(all_subnets(lock_of(plan)))
+    assert not any(prefix.overlaps(other) for other in live for prefix in subnets)
     assert "exclude[0] subnet nodes of alpha" in run("explain", "10.4.0.5")[1]
-    inside = [
-        prefix
-        for prefix in all_subnets(lock_of(plan))
-        if Prefix.parse("10.4.0.0/16").covers(prefix)
-    ]
-    assert inside
+    assert any(Prefix.parse("10.4.0.0/16").covers(prefix) for prefix in subnets)
     assert run("lock", "--yes")[1].endswith("nothing to do\n")
 
 
@@ -136,46 +122,29 @@ def test_a_range_is_pinned_as_the_prefixes_that_it_consists_of(run, plan):
 
 
 @pytest.mark.parametrize("text", ["10.8.2.0-10.8.0.0", "10.8.0.0-fd00::1"])
-def test_what_is_no_range_is_refused_with_its_place(run, plan, text):
+def test_what_is_no_range_is_refused_with_its_place(refused, plan, text):
     (plan.parent / "ipam.csv").write_text(f"office {text}\n")
-    code, said = run("adopt", "ipam.csv", "--yes")
-    assert code == 2
+    said = refused("adopt", "ipam.csv", "--yes")
     assert f"ipam.csv: office: {text} is no range: its first address has to come before" in said
 
 
-def test_subnets_that_netmgr_made_itself_are_not_live_ones(run, plan):
-    assert run("lock", "--yes")[0] == 0
-    lock = lock_of(plan)
-    made = files.load_plan(plan)
-    rendered = [
-        {
-            "name": vnet.name,
-            "addressSpace": {"addressPrefixes": [*map(str, vnet.address_space)]},
-            "subnets": [
-                {"name": subnet.name, "addressPrefixes": [*map(str, subnet.prefixes)]}
-                for subnet in vnet.subnets
-            ],
-        }
-        for vnet in network(made, lock, files.load_limits(made.cloud)).networks
-    ]
-    assert sum(len(vnet["subnets"]) for vnet in rendered) == 7
-    (plan.parent / "own.json").write_text(json.dumps(rendered))
-    assert run("adopt", "own.json", "--yes")[0] == 0
+def test_subnets_that_netmgr_made_itself_are_not_live_ones(locked, plan):
+    networks = listed_networks(plan)
+    assert sum(len(vnet["subnets"]) for vnet in networks) == 7
+    (plan.parent / "own.json").write_text(json.dumps(networks))
+    assert locked("adopt", "own.json", "--yes")[0] == 0
     assert "exclude" not in read(plan)
-    assert "No address changes" in run("lock", "--yes")[1]
+    assert "No address changes" in locked("lock", "--yes")[1]
 
 
-def test_a_live_subnet_that_was_locked_over_is_named(run, plan):
+def test_a_live_subnet_that_was_locked_over_is_named(run, plan, contradicted):
     plan.write_text(PLAN + "pinned:\n  alpha:\n    - 10.4.0.0/16\n")
     assert run("lock", "--yes")[0] == 0
     assert run("adopt", "vnets.json", "--yes")[0] == 0
-    for command, expected in ((("lock", "--yes"), 2), (("check",), 1)):
-        code, text = run(*command)
-        assert code == expected
-        assert "exclude[0]: 10.4.0.0/17 is excluded, but alpha has its subnet 10.4." in text
+    contradicted("exclude[0]: 10.4.0.0/17 is excluded, but alpha has its subnet 10.4.")
 
 
-def test_a_network_of_another_name_is_taken_for_the_cluster_that_is_named(run, plan):
+def test_a_network_of_another_name_is_taken_for_the_cluster_that_is_named(run, plan, refused):
     listed = plan.parent / "vnets.json"
     listed.write_text(listed.read_text().replace('"Alpha"', '"vnet_ALPHA.prod"'))
     for wrong, expected in (
@@ -183,25 +152,19 @@ def test_a_network_of_another_name_is_taken_for_the_cluster_that_is_named(run, p
         ("alpha", "--as alpha: has to be OWNER=SITE"),
         ("corp=gamma", "the plan has no cluster 'gamma'"),
     ):
-        code, text = run("adopt", "vnets.json", "--as", wrong)
-        assert code == 2
-        assert expected in text
+        assert expected in refused("adopt", "vnets.json", "--as", wrong)
     both = ("--as", "vnet_ALPHA.prod=alpha", "--as", "corp=beta")
     assert run("adopt", "vnets.json", *both, "--yes")[0] == 0
     after = read(plan)
-    assert after["pinned"] == {
-        "alpha": ["10.4.0.0/16"],
-        "hub": ["10.9.0.0/24"],
-        "beta": ["10.8.0.0/16"],
-    }
+    own = {"alpha": ["10.4.0.0/16"], "hub": ["10.9.0.0/24"], "beta": ["10.8.0.0/16"]}
+    assert after["pinned"] == own
     assert [each["prefix"] for each in after["exclude"]] == [*LIVE, "10.8.1.0/24"]
 
 
-def test_a_subnet_that_says_no_prefix_is_refused(run, plan):
+def test_a_subnet_that_says_no_prefix_is_refused(refused, plan):
     vnet = {**VNETS[1], "name": "alpha", "subnets": [{"name": "a"}]}
     (plan.parent / "vnets.json").write_text(json.dumps([vnet]))
-    code, text = run("adopt", "vnets.json", "--yes")
-    assert code == 2
+    text = refused("adopt", "vnets.json", "--yes")
     assert "vnets.json: alpha: a subnet has no name, or neither addressPrefix nor address" in text
     assert plan.read_text() == PLAN
 
@@ -228,12 +191,11 @@ def test_a_running_cluster_keeps_its_subnets_and_services(run, plan):
     assert grown.node_pools["gpu"].segments[:3] == alpha.node_pools["gpu"].segments
 
 
-def test_a_pin_that_comes_later_moves_nothing(run, plan):
+def test_a_pin_that_comes_later_moves_nothing(run, plan, refused):
     plan.write_text(PLAN.replace("clusters:", "pinned:\n  alpha: [10.4.0.0/16]\nclusters:"))
     assert run("lock", "--yes")[0] == 0
     plan.write_text(TAKEN_OVER)
-    code, text = run("lock", "--yes")
-    assert code == 2
+    text = refused("lock", "--yes")
     assert "services.prefix: is pinned to 172.18.64.0/20, but alpha has its Services at 172" in text
     assert "subnets[0]: is pinned, but nodes from 0 on have 10.4." in text
     assert run("lock", "--yes", "--renumber")[0] == 0
@@ -275,10 +237,8 @@ FIRST, SECOND, SERVICES = "10.4.16.0/20", "10.4.32.0/19", "172.18.64.0/20"
         ),
     ],
 )
-def test_a_pin_that_cannot_be_is_refused_by_its_key(run, plan, old, new, key, expected):
+def test_a_pin_that_cannot_be_is_refused_by_its_key(refused, plan, old, new, key, expected):
     assert old in TAKEN_OVER
     plan.write_text(TAKEN_OVER.replace(old, new, 1))
-    code, text = run("lock", "--yes")
-    assert code == 2
-    assert (f"{key}: {expected}" if key else expected) in text
+    assert f"{key}: {expected}" in refused("lock", "--yes")
     assert not files.lock_path(plan).exists()

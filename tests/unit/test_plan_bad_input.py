@@ -94,10 +94,9 @@ BESIDE = "overlaps 10.9.0.0/16 (line 7); an address has one owner"
         ),
     ],
 )
-def test_a_refusal_names_file_line_and_key(run, plan, old, new, expected):
+def test_a_refusal_names_file_line_and_key(refused, plan, old, new, expected):
     write(plan, old, new)
-    code, text = run("lock", "--yes")
-    assert code == 2
+    text = refused("lock", "--yes")
     assert (f"plan.yaml:{expected}" if expected[0].isdigit() else expected) in text
     assert not plan.with_name("plan.lock.yaml").exists()
 
@@ -150,55 +149,30 @@ def write(plan: Path, old: str, new: str) -> None:
     ],
 )
 def test_a_plan_that_contradicts_its_lock_is_refused_with_both_lines(
-    run, plan, old, new, message, place
+    plan, lock, contradicted, old, new, message, place
 ):
-    assert run("lock", "--yes")[0] == 0
     write(plan, old, new)
-    for command, expected in ((("lock", "--yes"), 2), (("check",), 1)):
-        code, text = run(*command)
-        assert code == expected
-        assert f"{message} ({plan.with_name('plan.lock.yaml')}:{place}" in text
+    contradicted(f"{message} ({lock}:{place}")
 
 
-def test_a_plan_that_does_not_fit_says_by_how_much_and_what_is_largest(run, plan):
-    plan.write_text(PLAN.replace("10.0.0.0/12", "10.0.0.0/18"))
-    code, text = run("lock", "--yes")
-    assert code == 2
-    assert "alpha needs 32,784 more addresses, a /16, but of pools.nodes the largest free" in text
-    assert "57,344 too few; the largest request is clusters.alpha.node_pools.gpu.nodes (3" in text
-
-
-def test_an_unknown_key_of_a_lock_is_refused_by_name(run, plan):
-    assert run("lock", "--yes")[0] == 0
-    path = plan.with_name("plan.lock.yaml")
-    path.write_text(path.read_text() + "surprise: 1\n")
-    code, text = run("check")
-    assert code == 2
-    assert f"{path}:" in text
+def test_an_unknown_key_of_a_lock_is_refused_by_name(lock, refused):
+    lock.write_text(lock.read_text() + "surprise: 1\n")
+    text = refused("check")
+    assert f"{lock}:" in text
     assert "surprise: unknown key" in text
     assert "if it was edited or merged by hand, take the whole file of one side" in text
 
 
-def test_a_full_disk_leaves_the_old_lock(run, plan):
-    assert run("lock", "--yes")[0] == 0
-    path = plan.with_name("plan.lock.yaml")
-    lock = files.load_lock(path)
-    before = path.read_bytes() + b"# to be written again\n"
-    path.write_bytes(before)
+def test_a_full_disk_leaves_the_old_lock(plan, lock):
+    document = files.load_lock(lock)
+    before = lock.read_bytes() + b"# to be written again\n"
+    lock.write_bytes(before)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
         with pytest.raises(StateError, match="cannot be written: File too large"):
-            files.write_lock(path, lock, lock)
+            files.write_lock(lock, document, document)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert path.read_bytes() == before
+    assert lock.read_bytes() == before
     assert sorted(each.name for each in plan.parent.iterdir()) == ["plan.lock.yaml", "plan.yaml"]
-
-
-def test_a_list_to_adopt_that_cannot_be_read_names_its_line(run, tmp_path):
-    listed = tmp_path / "list.txt"
-    listed.write_text("alpha 10.4.0.0/16\nbeta 10.5.0.0/16 surplus\n")
-    code, text = run("adopt", str(listed), "--yes")
-    assert code == 2
-    assert f"{listed}:2: is not a name and a prefix" in text

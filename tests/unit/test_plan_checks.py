@@ -18,7 +18,8 @@ from netmgr.plan.files import load_limits
 from netmgr.plan.lock import PlanRefused
 from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Prefix
-from tests.builders import PLAN_KEYS
+from tests.builders import plan_of
+from tests.locks import lock_for
 
 PLACES = 239
 """In a subnet of 256 blocks: sixteen have the nodes' own addresses, and Azure keeps the last."""
@@ -28,13 +29,7 @@ Change = dict[str, Any]
 
 def plan(**keys: Any) -> dict[str, Any]:
     pool = {"surge": 0, "nodes": PLACES - 20, "pods_per_node": 16}
-    return {
-        **PLAN_KEYS,
-        "name": "checked",
-        "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
-        "clusters": {"a": {"services": {"length": 18}, "node_pools": {"gpu": pool}}},
-        **keys,
-    }
+    return plan_of({"a": {"services": {"length": 18}, "node_pools": {"gpu": pool}}}, **keys)
 
 
 def with_pool(name: str = "gpu", cluster: Change | None = None, **changes: Any) -> dict[str, Any]:
@@ -48,9 +43,8 @@ def with_pool(name: str = "gpu", cluster: Change | None = None, **changes: Any) 
 def checked(now: dict[str, Any], before: dict[str, Any] | None = None) -> list[Diagnostic]:
     """What the check of the plan finds, with the lock of the plan before."""
     former = PlanDocument.model_validate(before or plan())
-    limits = load_limits(former.cloud)
-    lock = make_lock(former, None, limits)
-    return list(check_plan(PlanDocument.model_validate(now), lock, limits))
+    lock = lock_for(former)
+    return list(check_plan(PlanDocument.model_validate(now), lock, load_limits(former.cloud)))
 
 
 def parts(found: Diagnostic) -> tuple[Severity, KeyPath, str, str]:
@@ -140,7 +134,7 @@ def test_what_the_cloud_forbids_is_an_error_at_its_key(keys, at):
 def test_what_the_lock_has_of_it_already_is_named_at_its_cluster():
     """As when a plan moves to another cloud."""
     document = PlanDocument.model_validate(plan(cloud="none"))
-    lock = make_lock(document, None, load_limits("none"))
+    lock = lock_for(document)
     link_local = Prefix.parse("169.254.0.0/18")
     services = lock.clusters["a"].services.model_copy(
         update={"prefix": link_local, "hub_prefix": link_local}
@@ -162,10 +156,9 @@ def test_room_that_the_cloud_would_not_let_anybody_fill_is_named(spare, is_named
     """Two node pools are in one network, and a node has an address, and one block or two."""
     both = with_pool("cpu", nodes=PLACES - 20, pods_per_node=31)
     document = PlanDocument.model_validate(both)
-    limits = load_limits(document.cloud)
-    lock = make_lock(document, None, limits)
     most = 247 * 3 + PLACES * 2 + spare
-    found = check_plan(document, lock, limits.agreed({"mappings_per_network": most}))
+    limits = load_limits(document.cloud).agreed({"mappings_per_network": most})
+    found = check_plan(document, lock_for(document), limits)
     message = f"the places that the lock has in VNet a take 1,219 mappings, it has {most:,}"
     expected = (Severity.WARNING, ("clusters", "a"), message, "let growth go to another node pool")
     assert [parts(one) for one in found] == [expected] * is_named
@@ -194,8 +187,7 @@ def test_errors_come_first():
 
 def test_limits_are_errors_when_they_are_exceeded_and_warnings_before():
     document = PlanDocument.model_validate(with_pool(nodes=5000))
-    limits = load_limits(document.cloud)
-    lock = make_lock(document, None, limits)
+    limits, lock = load_limits(document.cloud), lock_for(document)
     lines, _ = check_limits(document, lock, limits)
     mappings = next(line for line in lines if "mappings of" in line.what and line.used > 5000)
     for limit, severity, remedy in (
@@ -216,21 +208,13 @@ def test_limits_are_errors_when_they_are_exceeded_and_warnings_before():
             refuse_errors(document, lock, agreed)
 
 
-def test_a_note_about_one_cluster_names_no_others():
-    document = PlanDocument.model_validate(with_pool(nodes=6000))
-    limits = load_limits(document.cloud)
-    _, found = check_limits(document, make_lock(document, None, limits), limits)
-    assert "nodes (tested by Kubernetes): 6,000 of 5,000 (a)" in [one.message for one in found]
-
-
-def test_what_kubernetes_is_not_tested_with_is_one_note_for_all_clusters():
-    many = with_pool(nodes=6000)
-    many["clusters"]["b"] = many["clusters"]["a"]
-    document = PlanDocument.model_validate(many)
-    limits = load_limits(document.cloud)
-    _, found = check_limits(document, make_lock(document, None, limits), limits)
-    ports = "pods to one SNAT port each: 96,000 of 64,512 (a, and 1 more)"
-    nodes = "nodes (tested by Kubernetes): 6,000 of 5,000 (a, and 1 more)"
+@pytest.mark.parametrize(("clusters", "named"), [("a", "a"), ("ab", "a, and 1 more")])
+def test_what_kubernetes_is_not_tested_with_is_one_note_for_all_clusters(clusters, named):
+    many = dict.fromkeys(clusters, with_pool(nodes=6000)["clusters"]["a"])
+    document = PlanDocument.model_validate(plan_of(many))
+    _, found = check_limits(document, lock_for(document), load_limits(document.cloud))
+    ports = f"pods to one SNAT port each: 96,000 of 64,512 ({named})"
+    nodes = f"nodes (tested by Kubernetes): 6,000 of 5,000 ({named})"
     assert [parts(diagnostic) for diagnostic in found] == [
         (Severity.NOTE, ("clusters", "a", "nat_gateway_ips"), ports, ""),
         (Severity.NOTE, ("clusters", "a"), nodes, ""),

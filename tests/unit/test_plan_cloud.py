@@ -19,23 +19,15 @@ from netmgr.plan.growth import grown_plan
 from netmgr.plan.lock import LockDocument, PlanRefused
 from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Address, Prefix, overlaps
-from tests.builders import PLAN_KEYS
+from tests.builders import plan_of
+from tests.locks import agreed_limits, lock_for
 
 Locked = tuple[PlanDocument, LockDocument, CloudLimits]
 
 
 def locked(clusters: dict[str, Any], **keys: Any) -> Locked:
-    plan = PlanDocument.model_validate(
-        {
-            **PLAN_KEYS,
-            "name": "cloudy",
-            "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
-            "clusters": clusters,
-            **keys,
-        }
-    )
-    limits = load_limits(plan.cloud).agreed(plan.limits)
-    return plan, make_lock(plan, None, limits), limits
+    plan = PlanDocument.model_validate(plan_of(clusters, **keys))
+    return plan, lock_for(plan), agreed_limits(plan)
 
 
 def cluster(**pool: Any) -> dict[str, Any]:
@@ -87,20 +79,14 @@ def test_what_the_cloud_limits_by_region_is_counted_by_region():
 def test_public_addresses_depend_on_the_contract_and_stop_no_plan():
     found = locked({"a": {**cluster(nodes=5), "nat_gateway_ips": 11}})
     assert messages(found, Severity.ERROR) == []
-    assert any(
-        "public IPs of a region: 12 of 10" in note for note in messages(found, Severity.NOTE)
-    )
+    assert "public IPs of a region: 12 of 10" in "".join(messages(found, Severity.NOTE))
 
 
 @pytest.mark.parametrize(
     ("cloud", "keys", "refused"),
     [
         ("azure", {"block_length": 27}, "is 27, and a NIC takes blocks of /28 alone"),
-        (
-            "azure",
-            {"block_length_v6": 112},
-            "is 112, and a NIC takes blocks of /80",
-        ),
+        ("azure", {"block_length_v6": 112}, "is 112, and a NIC takes blocks of /80"),
         ("azure", {"block_length": 27, "addressing": "single"}, ""),
         ("none", {"block_length": 27, "block_length_v6": 112}, ""),
     ],
@@ -154,46 +140,42 @@ def test_the_first_limit_is_met_where_it_is_said():
         assert len({segment.network for _, _, segment in machines.segments(lock)}) == networks
 
 
-@pytest.mark.parametrize("declared", [{}, {"grow_to": 3000}])
-def test_a_cluster_grows_where_it_stands_as_far_as_is_said(declared):
-    pools = {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/12"]}
-    clusters = {"a": {**cluster(nodes=1000), **declared}}
-    clusters |= {"b": cluster(nodes=1500), "c": cluster(nodes=900)}
-    plan, lock, limits = locked(clusters, pools=pools)
-    said = forecasts(plan, lock, limits)[0]
-    assert said.first_limit == "addresses in place"
-    assert said.doublings >= 1
-    assert stays_where_it_is(plan, lock, limits, said.at_nodes)
-    assert not stays_where_it_is(plan, lock, limits, said.at_nodes + 1)
+NEIGHBOURS = {"b": cluster(nodes=1500), "c": cluster(nodes=900)}
+SINGLE = cluster(nodes=10, pods_per_node=1, addressing="single")
 
 
-def test_a_forecast_grows_over_nothing_that_is_never_allocated():
-    """The cloud forbids nothing, but 168.63.129.16 is of special use in every cloud."""
-    plan, lock, limits = locked(
-        {"a": cluster(nodes=3)},
-        cloud="none",
-        pools={"nodes": ["168.63.128.0/18"], "services": ["172.16.0.0/12"]},
-        pinned={"a": ["168.63.130.0/24"]},
-    )
+@pytest.mark.parametrize(
+    ("clusters", "pool", "keys", "doublings"),
+    [
+        ({"a": cluster(nodes=1000), **NEIGHBOURS}, "10.0.0.0/12", {}, 1),
+        ({"a": {**cluster(nodes=1000), "grow_to": 3000}, **NEIGHBOURS}, "10.0.0.0/12", {}, 1),
+        (
+            {"a": cluster(nodes=3)},
+            "168.63.128.0/18",
+            {"cloud": "none", "pinned": {"a": ["168.63.130.0/24"]}},
+            0,
+        ),
+        ({"a": SINGLE}, "10.0.0.0/22", {"cloud": "none"}, 0),
+    ],
+    ids=[
+        "beside its neighbours",
+        "as it declares",
+        # The cloud forbids nothing, but 168.63.129.16 is of special use in every cloud.
+        "over nothing that is never allocated",
+        # A node that takes one address for its pods takes two in all.
+        "in the smallest subnet that holds a segment",
+    ],
+)
+def test_a_cluster_grows_where_it_stands_as_far_as_is_said(clusters, pool, keys, doublings):
+    pools = {"nodes": [pool], "services": ["172.16.0.0/12"]}
+    plan, lock, limits = locked(clusters, pools=pools, **keys)
     # Pinned it would not grow in place.
     plan = plan.model_copy(update={"pinned": {}})
-    forecast = forecasts(plan, lock, limits)[0]
-    assert forecast.first_limit == "addresses in place"
-    assert stays_where_it_is(plan, lock, limits, forecast.at_nodes)
-    assert not stays_where_it_is(plan, lock, limits, forecast.at_nodes + 1)
-
-
-def test_a_forecast_places_a_segment_in_the_smallest_subnet_that_holds_it():
-    """A node that takes one address for its pods takes two in all."""
-    plan, lock, limits = locked(
-        {"a": cluster(nodes=10, pods_per_node=1, addressing="single")},
-        cloud="none",
-        pools={"nodes": ["10.0.0.0/22"], "services": ["172.16.0.0/16"]},
-    )
-    forecast = forecasts(plan, lock, limits)[0]
-    assert forecast.first_limit == "addresses in place"
-    assert stays_where_it_is(plan, lock, limits, forecast.at_nodes)
-    assert not stays_where_it_is(plan, lock, limits, forecast.at_nodes + 1)
+    said = forecasts(plan, lock, limits)[0]
+    assert said.first_limit == "addresses in place"
+    assert said.doublings >= doublings
+    assert stays_where_it_is(plan, lock, limits, said.at_nodes)
+    assert not stays_where_it_is(plan, lock, limits, said.at_nodes + 1)
 
 
 def stays_where_it_is(

@@ -5,46 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
-from netmgr.documents import loader
 from netmgr.errors import ConfigError
-from netmgr.plan import files
 from netmgr.plan.check.reach import matrix
-from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
-from netmgr.plan.locking import make_lock
 from netmgr.plan.network import CloudRoute, Network, NextHop
 from netmgr.prefixes import Prefix, overlaps
-from tests.builders import PLAN_KEYS
+from tests.builders import plan_of
+from tests.locks import agreed_limits, lock_for
 
 NODES = {"cpu": {"nodes": 20, "pods_per_node": 15}}
 
 
 def planned(**keys: Any) -> PlanDocument:
-    document = {
-        **PLAN_KEYS,
-        "name": "test",
-        "pools": {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/12"]},
-        "clusters": {"a": {"node_pools": NODES}, "b": {"node_pools": NODES}},
-        **keys,
-    }
-    return loader.parse(yaml.safe_dump(document), "plan.yaml", PlanDocument)
+    both = {"a": {"node_pools": NODES}, "b": {"node_pools": NODES}}
+    pools = {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/12"]}
+    return PlanDocument.model_validate(plan_of(both) | {"pools": pools} | keys)
 
 
-def locked(plan: PlanDocument, previous: LockDocument | None = None) -> LockDocument:
-    return make_lock(plan, previous, limits_of(plan))
-
-
-def limits_of(plan: PlanDocument) -> CloudLimits:
-    return files.load_limits(plan.cloud).agreed(plan.limits)
-
-
-def derived(**keys: Any) -> Network:
-    plan = planned(**keys)
-    return network(plan, locked(plan), limits_of(plan))
+def derived(plan: PlanDocument | None = None, lock: LockDocument | None = None, **keys: Any):
+    plan = plan or planned(**keys)
+    return network(plan, lock or lock_for(plan), agreed_limits(plan))
 
 
 def routes(net: Network, table: str) -> dict[str, CloudRoute]:
@@ -80,9 +63,8 @@ def test_growth_changes_the_last_scale_set_and_adds_others():
     def sets(nodes: int, previous: LockDocument | None) -> tuple[dict[str, int], LockDocument]:
         pool = {"nodes": nodes, "pods_per_node": 5, "addressing": "single", "surge": 0}
         plan = planned(clusters={"a": {"node_pools": {"gpu": pool}}})
-        lock = locked(plan, previous)
-        groups = network(plan, lock, limits_of(plan)).node_groups
-        return {group.name: group.instances for group in groups}, lock
+        lock = lock_for(plan, previous)
+        return {group.name: group.instances for group in derived(plan, lock).node_groups}, lock
 
     few, lock = sets(1_500, None)
     more, lock = sets(5_200, lock)
@@ -174,23 +156,20 @@ def test_a_pool_that_is_one_spokes_alone_is_not_routed_away_from_it():
 
 
 def test_what_left_the_plan_is_asked_of_the_cloud_no_more():
-    before = planned()
     smaller = planned(clusters={"b": {"node_pools": NODES}})
-    lock = locked(smaller, locked(before))
+    lock = lock_for(smaller, lock_for(planned()))
     assert lock.clusters["a"].tombstone
-    net = network(smaller, lock, limits_of(smaller))
+    net = derived(smaller, lock)
     assert {vnet.owner for vnet in net.networks} == {"hub", "b"}
-    assert not [name for name in (t.name for t in net.tables) if name.startswith("a_")]
+    assert not [table for table in net.tables if table.name.startswith("a_")]
 
 
 def test_a_lock_of_another_plan_is_refused_with_what_to_run():
     before = planned(clusters={"b": {"node_pools": NODES}})
-    with pytest.raises(
-        ConfigError, match="'a' has no addresses in the lock yet; run: netmgr plan l"
-    ):
-        network(planned(), locked(before), limits_of(before))
+    with pytest.raises(ConfigError, match="'a' has no addresses in the lock yet; run: netmgr pl"):
+        derived(planned(), lock_for(before))
     with pytest.raises(ConfigError, match="has a cluster 'a' that the plan has not; run: netmgr"):
-        network(before, locked(planned()), limits_of(before))
+        derived(before, lock_for(planned()))
 
 
 def test_names_that_differ_never_become_one():

@@ -13,10 +13,9 @@ from netmgr.documents.diagnostics import Diagnostic
 from netmgr.plan.allocate.subnetting import ClusterDemand
 from netmgr.plan.check.conflicts import REMEDY
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument, PlanRefused
-from netmgr.plan.locking import make_lock
-from tests.builders import PLAN_KEYS
+from tests.builders import plan_of
+from tests.locks import lock_for
 
 Plan = dict[str, Any]
 
@@ -27,16 +26,14 @@ def pool(nodes: int = 10, **keys: Any) -> Plan:
 
 def plan(**changes: Any) -> Plan:
     """Two clusters, and two node pools of the first one; `changes` are by dotted keys."""
-    document: Plan = {
-        **PLAN_KEYS,
-        "name": "test",
-        "cloud": "azure",
-        "pools": {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/14"]},
-        "clusters": {
+    document = plan_of(
+        {
             "a": {"services": {"length": 18}, "node_pools": {"cpu": pool(), "gpu": pool(3)}},
             "b": {"services": {"length": 18}, "node_pools": {"cpu": pool()}},
         },
-    }
+        cloud="azure",
+        pools={"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/14"]},
+    )
     for path, value in changes.items():
         *keys, last = path.split("__")
         part = document
@@ -50,8 +47,7 @@ def plan(**changes: Any) -> Plan:
 
 
 def locked(document: Plan, before: LockDocument | None = None, **keys: Any) -> LockDocument:
-    read = PlanDocument.model_validate(document)
-    return make_lock(read, before, load_limits(read.cloud).agreed(read.limits), **keys)
+    return lock_for(PlanDocument.model_validate(document), before, **keys)
 
 
 def refused(
@@ -64,10 +60,6 @@ def refused(
 
 def keys(found: tuple[Diagnostic, ...]) -> list[str]:
     return [".".join(map(str, each.at.key)) for each in found]
-
-
-def text(prefix: object) -> str:
-    return str(prefix)
 
 
 def test_a_lock_that_answers_its_plan_comes_back_unchanged():
@@ -147,7 +139,7 @@ def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released():
     # The same run may give them to somebody else.
     other = {"services": {"length": 18}, "node_pools": {"x": pool()}}
     taken = before.clusters["b"].prefixes[0].prefix
-    wanted = plan(clusters__b=None, clusters__c=other, pinned={"c": [text(taken)]})
+    wanted = plan(clusters__b=None, clusters__c=other, pinned={"c": [str(taken)]})
     assert refused(wanted, kept)
     freed = locked(wanted, kept, released=["b"])
     assert [each.prefix for each in freed.clusters["c"].prefixes] == [taken]
@@ -206,7 +198,7 @@ def test_a_service_range_moves_alone_if_it_is_to_be_of_another_size():
 def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses():
     before = locked(plan())
     (held,) = before.hub.prefixes
-    after, refusals = moved(plan(exclude=[{"prefix": text(held.prefix)}]), before)
+    after, refusals = moved(plan(exclude=[{"prefix": str(held.prefix)}]), before)
     assert refusals == ["exclude.0"]
     assert after.hub.prefixes != before.hub.prefixes
     assert after.clusters == before.clusters
@@ -215,9 +207,9 @@ def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses():
 def test_a_cluster_moves_as_a_whole_if_its_prefix_is_somebody_elses():
     before = locked(plan())
     (held,) = before.clusters["a"].prefixes
-    after, refusals = moved(plan(pinned={"else": [text(held.prefix)]}), before)
+    after, refusals = moved(plan(pinned={"else": [str(held.prefix)]}), before)
     assert refusals == ["pinned.else.0"]
-    assert not {text(each.prefix) for each in after.clusters["a"].prefixes} & {text(held.prefix)}
+    assert not {str(each.prefix) for each in after.clusters["a"].prefixes} & {str(held.prefix)}
     assert after.clusters["b"] == before.clusters["b"]
     assert after.hub == before.hub
 
@@ -236,7 +228,7 @@ def test_a_cluster_and_one_of_its_node_pools_move_together():
     before = locked(plan())
     (held,) = before.clusters["a"].prefixes
     both = plan(
-        pinned={"else": [text(held.prefix)]},
+        pinned={"else": [str(held.prefix)]},
         clusters__a__node_pools__gpu=pool(3, block_length=27),
         clusters__a__services={"length": 20},
     )

@@ -44,7 +44,6 @@ GAMMA = """\
 DELTA = GAMMA.replace("gamma", "delta").replace("40", "60")
 DRIVER = "netmgr plan merge %O %A %B %P"
 
-Run = Callable[..., tuple[int, str]]
 Commit = Callable[..., bytes]
 
 
@@ -53,15 +52,14 @@ def first(text: str, cluster: str) -> str:
     return text.replace("clusters:\n", f"clusters:\n{cluster}")
 
 
-def read(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
+def clusters_of(lock: Path) -> dict[str, Any]:
+    return yaml.safe_load(lock.read_text())["clusters"]
 
 
 @pytest.fixture
-def folder(plan: Path, run: Run) -> Path:
+def folder(lock: Path) -> Path:
     """A repository with the driver, on `main`, with the plan and its lock."""
-    folder = plan.parent
-    assert run("lock", "--yes")[0] == 0
+    folder = lock.parent
     assert git(folder, "init", "-b", "main").returncode == 0
     git(folder, "config", "merge.netmgr-lock.driver", DRIVER)
     (folder / ".gitattributes").write_text("plan.lock.yaml merge=netmgr-lock\n")
@@ -71,7 +69,7 @@ def folder(plan: Path, run: Run) -> Path:
 
 
 @pytest.fixture
-def branch(folder: Path, plan: Path, run: Run) -> Commit:
+def branch(folder: Path, plan: Path, run) -> Commit:
     """Commits a plan on a new branch of `main`, with its lock; gives the lock's bytes."""
 
     def commit(name: str, text: str, *after: str) -> bytes:
@@ -96,6 +94,15 @@ def merge(folder: Path, into: str, other: str) -> subprocess.CompletedProcess[st
     return git(folder, "merge", "-m", "merged", other)
 
 
+@pytest.fixture
+def without_beta(folder: Path, plan: Path, run) -> str:
+    """The plan once beta has left it, on `main`; its addresses are still held."""
+    plan.write_text(PLAN.replace(BETA, ""))
+    assert run("lock", "--yes")[0] == 0
+    save(folder, "beta leaves")
+    return plan.read_text()
+
+
 def assert_refused(folder: Path, done: subprocess.CompletedProcess[str], ours: bytes) -> str:
     """The merge stopped, and our lock is what it was; gives what was said."""
     assert done.returncode == 1
@@ -106,21 +113,21 @@ def assert_refused(folder: Path, done: subprocess.CompletedProcess[str], ours: b
     return done.stdout + done.stderr
 
 
-def test_branches_that_each_add_a_cluster_are_merged(folder, plan, branch, run):
+def test_branches_that_each_add_a_cluster_are_merged(folder, lock, branch, run):
     branch("ours", first(PLAN, GAMMA))
-    held = {"gamma": read(files.lock_path(plan))["clusters"]["gamma"]}
+    held = {"gamma": clusters_of(lock)["gamma"]}
     branch("theirs", PLAN + DELTA)
-    held["delta"] = read(files.lock_path(plan))["clusters"]["delta"]
+    held["delta"] = clusters_of(lock)["delta"]
     assert merge(folder, "ours", "theirs").returncode == 0
-    merged = read(files.lock_path(plan))
-    assert list(merged["clusters"]) == ["alpha", "beta", "delta", "gamma"]
-    assert {name: merged["clusters"][name] for name in held} == held
-    assert run("lock", "--yes") == (0, f"{files.lock_path(plan)} is up to date: nothing to do\n")
+    merged = clusters_of(lock)
+    assert list(merged) == ["alpha", "beta", "delta", "gamma"]
+    assert {name: merged[name] for name in held} == held
+    assert run("lock", "--yes") == (0, f"{lock} is up to date: nothing to do\n")
     assert run("check")[0] == 0
 
 
 def test_branches_that_give_out_the_same_addresses_are_refused_with_what_would_move(
-    folder, plan, branch, run
+    folder, plan, lock, branch, run
 ):
     pinned = ("length: 24", "length: 24, prefix: 172.20.4.0/24")
     ours = branch("ours", first(PLAN, GAMMA.replace(*pinned)))
@@ -134,7 +141,7 @@ def test_branches_that_give_out_the_same_addresses_are_refused_with_what_would_m
     plan.write_text(plan.read_text().replace(", prefix: 172.20.4.0/24", "", 1))
     assert git(folder, "checkout", "--theirs", "plan.lock.yaml").returncode == 0
     assert run("lock", "--yes")[0] == 0
-    assert set(read(files.lock_path(plan))["clusters"]) == {"alpha", "beta", "gamma", "delta"}
+    assert set(clusters_of(lock)) == {"alpha", "beta", "gamma", "delta"}
 
 
 def test_an_entry_that_both_sides_changed_is_refused(folder, branch):
@@ -160,31 +167,24 @@ def test_the_same_change_on_both_sides_is_one(folder, plan, branch, run):
     assert "No address changes; only the plan's digest" in text
 
 
-def test_what_one_side_released_stays_released(folder, plan, branch, run):
-    plan.write_text(PLAN.replace(BETA, ""))
-    assert run("lock", "--yes")[0] == 0
-    save(folder, "beta leaves")
-    branch("ours", PLAN.replace(BETA, ""), "release", "beta")
-    branch("theirs", first(PLAN.replace(BETA, ""), GAMMA))
+def test_what_one_side_released_stays_released(folder, lock, branch, run, without_beta):
+    branch("ours", without_beta, "release", "beta")
+    branch("theirs", first(without_beta, GAMMA))
     assert merge(folder, "ours", "theirs").returncode == 0
-    assert set(read(files.lock_path(plan))["clusters"]) == {"alpha", "gamma"}
+    assert set(clusters_of(lock)) == {"alpha", "gamma"}
     assert run("check")[0] == 0
 
 
-def test_what_one_side_released_and_the_other_uses_again_is_refused(folder, plan, branch, run):
-    plan.write_text(PLAN.replace(BETA, ""))
-    assert run("lock", "--yes")[0] == 0
-    save(folder, "beta leaves")
-    ours = branch("ours", PLAN.replace(BETA, ""), "release", "beta")
+def test_what_one_side_released_and_the_other_uses_again_is_refused(folder, branch, without_beta):
+    ours = branch("ours", without_beta, "release", "beta")
     branch("theirs", PLAN)
     text = assert_refused(folder, merge(folder, "ours", "theirs"), ours)
     assert "-/+ clusters.beta.prefixes" in text
 
 
-def test_a_damaged_lock_is_refused_by_its_side_and_line(folder, plan, branch):
+def test_a_damaged_lock_is_refused_by_its_side_and_line(folder, lock, branch):
     ours = branch("ours", first(PLAN, GAMMA))
     branch("theirs", PLAN + DELTA)
-    lock = files.lock_path(plan)
     lock.write_text(lock.read_text().replace("nodes: ", "nodes: 1", 1))
     line = lock.read_text().count("\n")
     save(folder, "edited")
@@ -192,11 +192,10 @@ def test_a_damaged_lock_is_refused_by_its_side_and_line(folder, plan, branch):
     assert f"plan.lock.yaml (theirs):{line}: digest: is not that of what the file says" in text
 
 
-def test_a_lock_of_the_older_form_is_refused(folder, plan, branch):
+def test_a_lock_of_the_older_form_is_refused(folder, lock, branch):
     ours = branch("ours", first(PLAN, GAMMA))
     branch("theirs", PLAN + DELTA)
-    lock = files.lock_path(plan)
-    document = read(lock) | {"version": OLDER_VERSION}
+    document = yaml.safe_load(lock.read_text()) | {"version": OLDER_VERSION}
     lock.write_text(yaml.safe_dump(document, sort_keys=False))
     save(folder, "older")
     text = assert_refused(folder, merge(folder, "ours", "theirs"), ours)
@@ -204,29 +203,27 @@ def test_a_lock_of_the_older_form_is_refused(folder, plan, branch):
     assert "plan anew with: netmgr plan lock --renumber" in text
 
 
-def test_locks_that_both_sides_made_first_are_merged(folder, plan, branch, run):
+def test_locks_that_both_sides_made_first_are_merged(folder, lock, branch, run):
     git(folder, "rm", "plan.lock.yaml")
     git(folder, "commit", "-m", "no lock")
     branch("ours", first(PLAN, GAMMA))
     branch("theirs", PLAN + DELTA)
-    done = merge(folder, "ours", "theirs")
-    assert done.returncode == 0, done
-    assert set(read(files.lock_path(plan))["clusters"]) == {"alpha", "beta", "gamma", "delta"}
+    assert merge(folder, "ours", "theirs").returncode == 0
+    assert set(clusters_of(lock)) == {"alpha", "beta", "gamma", "delta"}
     code, text = run("lock", "--yes")
     assert code == 0
     assert "No address changes" in text
 
 
-def test_locks_of_different_plans_are_refused(netmgr, run, plan, tmp_path):
-    assert run("lock", "--yes")[0] == 0
-    theirs, ours, base = files.lock_path(plan), tmp_path / "ours.yaml", tmp_path / "base.yaml"
-    before = theirs.read_bytes()
+def test_locks_of_different_plans_are_refused(netmgr, run, plan, lock, tmp_path):
+    ours, base = tmp_path / "ours.yaml", tmp_path / "base.yaml"
+    before = lock.read_bytes()
     ours.write_bytes(before)
     base.touch()
-    theirs.unlink()
+    lock.unlink()
     plan.write_text(PLAN.replace("name: small", "name: large"))
     assert run("lock", "--yes")[0] == 0
-    code, _, text = netmgr("plan", "merge", str(base), str(ours), str(theirs))
+    code, _, text = netmgr("plan", "merge", str(base), str(ours), str(lock))
     assert code == 2
     assert "the locks belong to different plans, 'small' and 'large'" in text
     assert ours.read_bytes() == before

@@ -15,7 +15,7 @@ from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.lock import Allocation, PlanRefused
 from netmgr.prefixes import Family, Prefix
-from tests.builders import PLAN_KEYS
+from tests.builders import plan_of
 
 
 def pool(*free: str, family: Family = Family.V4) -> AddressPool:
@@ -33,11 +33,14 @@ def subnet(name: str, length: int, family: Family = Family.V4) -> SubnetRequest:
 def site(
     *subnets: SubnetRequest,
     has: tuple[Allocation, ...] = (),
-    taken: tuple[str, ...] = (),
+    taken: tuple[str, ...] | None = None,
     reserve: int = 0,
 ) -> SiteRequest:
+    """What a site asks for whose subnets take all that it has, or what is `taken`."""
+    full = tuple(own.prefix for own in has)
+    used = full if taken is None else tuple(map(Prefix.parse, taken))
     # Without a name, which would choose among places that are equally good.
-    return SiteRequest("", has, tuple(map(Prefix.parse, taken)), subnets, reserve)
+    return SiteRequest("", has, used, subnets, reserve)
 
 
 def granted(pool: AddressPool, site: SiteRequest) -> tuple[list[str], dict[str, str]]:
@@ -53,7 +56,7 @@ def granted(pool: AddressPool, site: SiteRequest) -> tuple[list[str], dict[str, 
 def reserved(*has: Allocation, reserve: int) -> list[str]:
     """What a site holds once so much growth is declared."""
     found = pool("10.0.0.0/16")
-    return granted(found, site(has=owning(found, *has), reserve=reserve))[0]
+    return granted(found, site(has=owning(found, *has), taken=(), reserve=reserve))[0]
 
 
 def free(pool: AddressPool) -> list[str]:
@@ -68,15 +71,13 @@ def owning(pool: AddressPool, *allocations: Allocation) -> tuple[Allocation, ...
 
 
 def test_a_pool_lacks_what_nothing_is_allocated_from_and_what_sites_hold():
-    plan = PlanDocument.model_validate(
-        {
-            **PLAN_KEYS,
-            "name": "test",
-            "pools": {"nodes": ["10.0.0.0/20", "168.63.129.0/24", "192.0.2.0/24"]},
-            "exclude": [{"prefix": "10.0.0.0/24", "reason": "office"}, {"prefix": "10.0.1.0/24"}],
-            "pinned": {"vpn": ["10.0.4.0/22"]},
-        }
+    keys = plan_of(
+        {},
+        pools={"nodes": ["10.0.0.0/20", "168.63.129.0/24", "192.0.2.0/24"]},
+        exclude=[{"prefix": "10.0.0.0/24", "reason": "office"}, {"prefix": "10.0.1.0/24"}],
+        pinned={"vpn": ["10.0.4.0/22"]},
     )
+    plan = PlanDocument.model_validate(keys)
     forbidden = (Prefix.parse("192.0.2.0/24"),)
     limits = load_limits(Cloud.NONE).model_copy(update={"forbidden": forbidden})
     found = free_pool(plan, limits, {"a": [held("10.0.2.0/24", "10.0.2.0/23")]}, Family.V4)
@@ -120,7 +121,7 @@ def test_of_equally_large_ones_the_key_decides():
 
 def test_what_does_not_fit_inside_goes_elsewhere_and_the_rest_stays_inside():
     found = pool("10.1.0.0/16")
-    asked = site(subnet("x", 24), subnet("y", 26), has=(held("10.0.0.0/26"),))
+    asked = site(subnet("x", 24), subnet("y", 26), has=(held("10.0.0.0/26"),), taken=())
     assert granted(found, asked) == (
         ["10.0.0.0/26", "10.1.0.0/24"],
         {"x": "10.1.0.0/24", "y": "10.0.0.0/26"},
@@ -131,9 +132,9 @@ def test_a_reserve_is_used_bit_by_bit_before_anything_else():
     found = pool("10.0.0.0/16")
     has = owning(found, held("10.0.0.0/26", "10.0.0.0/23"))
     before = free(found)
-    asked = site(subnet("x", 27), has=has, taken=("10.0.0.0/26",))
+    asked = site(subnet("x", 27), has=has)
     assert granted(found, asked) == (["10.0.0.0/25 of 10.0.0.0/23"], {"x": "10.0.0.64/27"})
-    asked = site(subnet("x", 24), has=has, taken=("10.0.0.0/26",))
+    asked = site(subnet("x", 24), has=has)
     assert granted(found, asked) == (["10.0.0.0/23"], {"x": "10.0.1.0/24"})
     # Enough addresses, but no whole block of that size before the next step.
     asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/27", "10.0.0.32/27"))
@@ -144,7 +145,7 @@ def test_a_reserve_is_used_bit_by_bit_before_anything_else():
 def test_then_the_prefix_with_the_largest_reserve_grows_in_place():
     found = pool("10.0.0.0/22", "10.1.0.0/16")
     has = owning(found, held("10.1.0.0/26"), held("10.0.0.0/25"))
-    asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/25", "10.1.0.0/26"))
+    asked = site(subnet("x", 25), has=has)
     assert granted(found, asked) == (["10.0.0.0/24", "10.1.0.0/26"], {"x": "10.0.0.128/25"})
     assert not found.space.is_free(Prefix.parse("10.0.0.0/24"))
     assert ("", "10.0.0.0/24") in {(name, str(prefix)) for prefix, name in found.holders}
@@ -152,31 +153,32 @@ def test_then_the_prefix_with_the_largest_reserve_grows_in_place():
 
 def test_a_prefix_grows_in_place_by_no_more_than_is_needed():
     found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/26"))
-    asked = site(subnet("x", 26), has=has, taken=("10.0.0.0/26",))
+    asked = site(subnet("x", 26), has=owning(found, held("10.0.0.0/26")))
     assert granted(found, asked) == (["10.0.0.0/25"], {"x": "10.0.0.64/26"})
     assert free(found)[-1] == "10.0.0.128/25"
     # One address can double as well.
     found = pool("10.0.0.0/24")
-    has = owning(found, held("10.0.0.0/32"))
-    asked = site(subnet("x", 28), has=has, taken=("10.0.0.0/32",))
+    asked = site(subnet("x", 28), has=owning(found, held("10.0.0.0/32")))
     assert granted(found, asked) == (["10.0.0.0/27"], {"x": "10.0.0.16/28"})
 
 
 def test_where_the_largest_reserve_cannot_grow_the_next_one_does():
     found = pool("10.0.0.0/25", "10.1.0.0/25")
     has = owning(found, held("10.0.0.0/25"), held("10.1.0.0/26"))
-    asked = site(subnet("x", 26), has=has, taken=("10.0.0.0/25", "10.1.0.0/26"))
+    asked = site(subnet("x", 26), has=has)
     assert granted(found, asked) == (["10.0.0.0/25", "10.1.0.0/25"], {"x": "10.1.0.64/26"})
 
 
-def test_a_neighbour_stops_growth_in_place_and_another_prefix_is_added():
+@pytest.mark.parametrize("reserve", [0, 4096])
+def test_a_neighbour_stops_growth_in_place_and_another_prefix_is_added(reserve):
     found = pool("10.0.0.0/22", "10.1.0.0/16")
     has = owning(found, held("10.0.0.0/25"))
     found.hold(Prefix.parse("10.0.0.128/32"), "b")
-    asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/25",))
     # With room for its own growth: the largest free block is its own from its lower end on.
-    assert granted(found, asked) == (["10.0.0.0/25", "10.1.0.0/25"], {"x": "10.1.0.0/25"})
+    both = (["10.0.0.0/25", "10.1.0.0/25"], {"x": "10.1.0.0/25"})
+    # It keeps its one reserve, whatever growth is declared.
+    asked = site(subnet("x", 25), has=has, reserve=reserve)
+    assert granted(found, asked) == both
 
 
 def test_declared_growth_is_kept_free_beside_what_declares_it():
@@ -206,22 +208,14 @@ def test_a_reserve_is_widened_to_what_is_declared_where_its_neighbourhood_is_fre
     found = pool("10.0.0.0/16")
     has = owning(found, own)
     found.hold(Prefix.parse("10.0.1.0/32"), "b")
-    assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25"]
+    assert granted(found, site(has=has, taken=(), reserve=500))[0] == ["10.0.0.0/25"]
     assert granted(found, site(reserve=500)) == ([], {})
-
-
-def test_a_site_that_gets_another_prefix_keeps_its_one_reserve():
-    found = pool("10.0.0.0/22", "10.1.0.0/16")
-    has = owning(found, held("10.0.0.0/25"))
-    found.hold(Prefix.parse("10.0.0.128/32"), "b")
-    asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/25",), reserve=4096)
-    assert granted(found, asked)[0] == ["10.0.0.0/25", "10.1.0.0/25"]
 
 
 def test_a_reserve_never_grows_over_a_prefix_that_the_site_gets_in_the_same_step():
     found = pool("10.0.0.0/25", "10.1.0.0/26")
     has = owning(found, held("10.0.0.0/26"))
-    asked = site(subnet("x", 26), subnet("y", 26), has=has, taken=("10.0.0.0/26",), reserve=256)
+    asked = site(subnet("x", 26), subnet("y", 26), has=has, reserve=256)
     assert granted(found, asked) == (
         ["10.0.0.0/26", "10.0.0.64/26", "10.1.0.0/26"],
         {"x": "10.0.0.64/26", "y": "10.1.0.0/26"},
@@ -285,8 +279,7 @@ def test_a_refusal_names_who_is_in_the_way_of_growing_in_place():
     found.hold(Prefix.parse("10.0.1.128/25"), "c")
     # Behind those two, so that nothing would be won by its leaving.
     found.hold(Prefix.parse("10.0.2.0/24"), "d")
-    asked = site(subnet("x", 24), has=has, taken=("10.0.0.0/25",))
-    assert refused(found, asked) == (
+    assert refused(found, site(subnet("x", 24), has=has)) == (
         "a needs 256 more addresses, a /24, but of pools.nodes the largest free block is "
         "10.0.0.128/25 (128): 128 too few; the largest request is clusters.a.x (256); "
         "in the way of growing in place: b (10.0.1.0/25), c (10.0.1.128/25)"
@@ -295,13 +288,11 @@ def test_a_refusal_names_who_is_in_the_way_of_growing_in_place():
     has = owning(two, held("10.0.0.0/25"), held("10.0.2.0/25"))
     two.hold(Prefix.parse("10.0.0.128/25"), "b")
     two.hold(Prefix.parse("10.0.2.128/25"), "c")
-    asked = site(subnet("x", 24), has=has, taken=("10.0.0.0/25", "10.0.2.0/25"))
-    assert refused(two, asked).endswith(
+    assert refused(two, site(subnet("x", 24), has=has)).endswith(
         "; in the way of growing in place: b (10.0.0.128/25), c (10.0.2.128/25)"
     )
     alone = pool("10.0.0.0/24")
-    has = owning(alone, held("10.0.0.0/25"))
-    asked = site(subnet("x", 24), has=has, taken=("10.0.0.0/25",))
+    asked = site(subnet("x", 24), has=owning(alone, held("10.0.0.0/25")))
     assert refused(alone, asked).endswith(
         "; in the way of growing in place: the end of the pool beyond 10.0.0.0/24"
     )

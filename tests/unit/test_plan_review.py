@@ -16,6 +16,7 @@ import yaml
 from netmgr.cli.plan_report import MOST_ROWS
 from netmgr.plan import files
 from tests.builders import SMALL_PLAN as PLAN
+from tests.repositories import git
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("netmgr_on_path")]
@@ -41,28 +42,18 @@ def program(folder: Path, *command: str, **variables: str) -> subprocess.Complet
     )
 
 
-def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return program(folder, "git", *arguments)
-
-
 @pytest.fixture
-def locked(run: Run) -> Run:
-    assert run("lock", "--yes")[0] == 0
-    return run
-
-
-@pytest.fixture
-def folder(run: Run, plan: Path) -> Path:
+def folder(plan: Path, lock: Path) -> Path:
     """A repository whose only commit has the plan and its lock."""
-    assert run("lock", "--yes")[0] == 0
+    assert lock.exists()
     for arguments in (("init", "-b", "main"), ("add", "."), ("commit", "-m", "main")):
         assert git(plan.parent, *arguments).returncode == 0
     return plan.parent
 
 
-def test_a_revision_or_a_file_is_compared_with_the_lock_of_today(folder, plan, locked):
+def test_a_revision_or_a_file_is_compared_with_the_lock_of_today(folder, plan, lock, locked):
     before = folder / "before.yaml"
-    before.write_bytes(files.lock_path(plan).read_bytes())
+    before.write_bytes(lock.read_bytes())
     assert locked("diff", "--before", "HEAD") == (0, "Nothing changed since HEAD.\n")
     plan.write_text(PLAN + ALPINE)
     # As it will be locked, and as it is locked.
@@ -78,10 +69,12 @@ def test_a_revision_or_a_file_is_compared_with_the_lock_of_today(folder, plan, l
     assert {change["kind"] for change in changes} == {"+"}
 
 
-def test_a_plan_in_a_folder_of_the_repository_has_its_earlier_lock_there(folder, plan, netmgr):
+def test_a_plan_in_a_folder_of_the_repository_has_its_earlier_lock_there(
+    folder, plan, lock, netmgr
+):
     inner = folder / "net"
     inner.mkdir()
-    for path in (plan, files.lock_path(plan)):
+    for path in (plan, lock):
         git(folder, "mv", path.name, f"net/{path.name}")
     assert git(folder, "commit", "-m", "moved").returncode == 0
     for name in ("HEAD", "HEAD~1"):
@@ -92,29 +85,25 @@ def test_a_plan_in_a_folder_of_the_repository_has_its_earlier_lock_there(folder,
 
 
 @pytest.mark.parametrize("command", [("diff",), ("check", "--report", "markdown")])
-def test_what_is_no_earlier_lock_is_refused(folder, plan, locked, command):
-    code, text = locked(*command, "--before", "no-such-branch")
-    assert code == 2
-    assert "--before no-such-branch: is no file, and no revision that git has here" in text
+def test_what_is_no_earlier_lock_is_refused(folder, plan, refused, command):
+    said = refused(*command, "--before", "no-such-branch")
+    assert "--before no-such-branch: is no file, and no revision that git has here" in said
     # With git's suffix for a commit no option of git is one.
-    assert "is no file, and no revision" in locked(*command, "--before=--all")[1]
+    assert "is no file, and no revision" in refused(*command, "--before=--all")
     git(folder, "rm", "--cached", "plan.lock.yaml")
     git(folder, "commit", "-m", "no lock")
-    code, text = locked(*command, "--before", "HEAD")
-    assert code == 2
-    assert "--before HEAD: has no plan.lock.yaml; name a revision that has one" in text
-    code, text = locked(*command, "--before", str(plan))
-    assert code == 2
-    assert "kind: is NetworkPlan, and this has to be a NetworkPlanLock" in text
+    said = refused(*command, "--before", "HEAD")
+    assert "--before HEAD: has no plan.lock.yaml; name a revision that has one" in said
+    said = refused(*command, "--before", str(plan))
+    assert "kind: is NetworkPlan, and this has to be a NetworkPlanLock" in said
     git(folder, "update-ref", "-d", "refs/heads/main")
-    assert locked(*command, "--before", "HEAD")[0] == 2
+    refused(*command, "--before", "HEAD")
 
 
-def test_without_a_repository_no_revision_is_known(locked, plan, monkeypatch):
+@pytest.mark.usefixtures("lock")
+def test_without_a_repository_no_revision_is_known(refused, plan, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(plan.parent.parent))
-    code, text = locked("diff", "--before", "HEAD")
-    assert code == 2
-    assert "not a git repository" in text
+    assert "not a git repository" in refused("diff", "--before", "HEAD")
 
 
 @pytest.mark.usefixtures("folder")
@@ -226,20 +215,23 @@ def test_the_hook_refuses_an_edited_lock_and_examines_a_plan_of_another_name(hoo
     assert "it was edited or merged by hand" in refused.stderr
 
 
-def changed(folder: Path, plan: Path, run: Run, text: str, *options: str) -> None:
+def changed(folder: Path, plan: Path, text: str, run: Run | None = None, *options: str) -> None:
+    """Commits another plan on a branch, locked if there is a command to lock it with."""
     git(folder, "checkout", "-b", "change")
     plan.write_text(text)
-    assert run("lock", "--yes", *options)[0] == 0
+    assert run is None or run("lock", "--yes", *options)[0] == 0
     assert git(folder, "commit", "-am", "change").returncode == 0
 
 
-def test_the_hook_refuses_a_merge_whose_lock_contradicts_the_merged_plan(hooked, plan, locked):
+def test_the_hook_refuses_a_merge_whose_lock_contradicts_the_merged_plan(
+    hooked, plan, lock, locked
+):
     git(hooked, "config", "merge.netmgr-lock.driver", "netmgr plan merge %O %A %B %P")
     (hooked / ".git" / "info" / "attributes").write_text("plan.lock.yaml merge=netmgr-lock\n")
-    changed(hooked, plan, locked, PLAN + ALPINE)
-    (prefix,) = yaml.safe_load(files.lock_path(plan).read_text())["clusters"]["alpine"]["prefixes"]
+    changed(hooked, plan, PLAN + ALPINE, locked)
+    (prefix,) = files.load_lock(lock).clusters["alpine"].prefixes
     git(hooked, "checkout", "main")
-    pin = f"pinned:\n  vpn: [{prefix['prefix']}]\n"
+    pin = f"pinned:\n  vpn: [{prefix.prefix}]\n"
     plan.write_text(PLAN.replace("name: small\n", f"name: small\n{pin}"))
     assert locked("lock", "--yes")[0] == 0
     assert git(hooked, "commit", "-am", "pinned").returncode == 0
@@ -247,7 +239,7 @@ def test_the_hook_refuses_a_merge_whose_lock_contradicts_the_merged_plan(hooked,
     # Both files were merged; only together they are wrong.
     assert "CONFLICT" not in refused.stdout
     assert refused.returncode == 1
-    assert f"{prefix['prefix']} is pinned to vpn, but alpine holds" in refused.stderr
+    assert f"{prefix.prefix} is pinned to vpn, but alpine holds" in refused.stderr
 
 
 @pytest.fixture
@@ -257,9 +249,8 @@ def workflow(folder: Path, tmp_path: Path) -> Callable[[str], subprocess.Complet
 
     def step(name: str) -> subprocess.CompletedProcess[str]:
         if not clone.exists():
-            assert (
-                git(folder, "clone", "--branch", "change", str(folder), str(clone)).returncode == 0
-            )
+            done = git(folder, "clone", "--branch", "change", str(folder), str(clone))
+            assert done.returncode == 0
         steps: list[dict[str, Any]] = WORKFLOW["jobs"]["check"]["steps"]
         (command,) = (step["run"] for step in steps if step.get("name", "").startswith(name))
         summary = str(tmp_path / "summary.md")
@@ -270,7 +261,7 @@ def workflow(folder: Path, tmp_path: Path) -> Callable[[str], subprocess.Complet
 
 
 def test_the_workflow_reports_a_change_that_moves_nothing(folder, plan, locked, workflow, tmp_path):
-    changed(folder, plan, locked, PLAN + ALPINE)
+    changed(folder, plan, PLAN + ALPINE, locked)
     for name in ("report", "addresses"):
         done = workflow(name)
         assert done.returncode == 0, done
@@ -281,16 +272,14 @@ def test_the_workflow_reports_a_change_that_moves_nothing(folder, plan, locked, 
 
 def test_the_workflow_fails_where_addresses_in_use_move(folder, plan, locked, workflow, tmp_path):
     text = PLAN.replace("pods_per_node: 31", "pods_per_node: 33")
-    changed(folder, plan, locked, text, "--renumber")
+    changed(folder, plan, text, locked, "--renumber")
     assert workflow("report").returncode == 0
     assert "**1 entries move**" in (tmp_path / "summary.md").read_text()
     assert workflow("addresses").returncode == 1
 
 
 def test_the_workflow_fails_for_a_lock_that_does_not_answer(folder, plan, workflow):
-    git(folder, "checkout", "-b", "change")
-    plan.write_text(PLAN + ALPINE)
-    assert git(folder, "commit", "-am", "change").returncode == 0
+    changed(folder, plan, PLAN + ALPINE)
     assert workflow("report").returncode == 3
 
 

@@ -16,23 +16,16 @@ from netmgr.plan.diff import diff
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.exchange import read_lock, rows, to_csv
 from netmgr.plan.locking import make_lock
-from tests.builders import PLAN_KEYS
+from tests.builders import plan_of
 from tests.locks import faults
 
 
 def document(clusters: int) -> PlanDocument:
     pool = {"nodes": 1000, "pods_per_node": 31, "surge": 0}
-    return PlanDocument.model_validate(
-        {
-            **PLAN_KEYS,
-            "name": "large",
-            "pools": {"nodes": ["10.0.0.0/8", "20.0.0.0/6"], "services": ["172.16.0.0/12"]},
-            "clusters": {
-                f"c{n}": {"services": {"length": 24}, "node_pools": {"gpu": pool}}
-                for n in range(clusters)
-            },
-        }
-    )
+    cluster = {"services": {"length": 24}, "node_pools": {"gpu": pool}}
+    pools = {"nodes": ["10.0.0.0/8", "20.0.0.0/6"], "services": ["172.16.0.0/12"]}
+    named = {f"c{number}": cluster for number in range(clusters)}
+    return PlanDocument.model_validate(plan_of(named, pools=pools))
 
 
 def calls(clusters: int) -> int:

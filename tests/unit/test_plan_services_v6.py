@@ -20,10 +20,10 @@ from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.explain import explain
 from netmgr.plan.lock import LockDocument, PlanRefused
-from netmgr.plan.locking import make_lock
 from netmgr.plan.network import Network
 from netmgr.plan.render.node import Documents
 from netmgr.prefixes import Address, Family, Prefix
+from tests.locks import lock_for
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "render" / "plan.yaml"
 SHARED = Prefix.parse("fd00:5a::/112")
@@ -41,7 +41,7 @@ def plan() -> PlanDocument:
 @pytest.fixture(scope="module")
 def lock(plan: PlanDocument) -> LockDocument:
     before = files.load_lock(files.lock_path(GOLDEN))
-    return make_lock(plan, before, files.load_limits(plan.cloud))
+    return lock_for(plan, before)
 
 
 @pytest.fixture(scope="module")
@@ -116,4 +116,4 @@ def test_ranges_of_a_shared_cluster_need_something_to_share(plan):
     with pytest.raises(
         PlanRefused, match="is shared, but shared_services has no IPv6 prefix; give"
     ):
-        make_lock(lacking, None, files.load_limits(lacking.cloud))
+        lock_for(lacking)

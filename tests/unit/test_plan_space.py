@@ -20,10 +20,6 @@ def shown(found: Space) -> list[str]:
     return [str(block) for block in found.blocks()]
 
 
-def text(prefix: Prefix | None) -> str:
-    return str(prefix)
-
-
 def test_blocks_are_joined_listed_by_size_and_of_one_family():
     found = space("10.0.0.128/25", "10.0.0.0/25", "10.1.0.0/25", "10.0.4.0/24", "fd00::/64")
     assert shown(found) == ["10.0.0.0/24", "10.0.4.0/24", "10.1.0.0/25"]
@@ -107,9 +103,9 @@ FREE = ("10.0.0.0/24", "10.0.2.0/25", "10.1.0.0/24", "10.2.0.128/25")
 )
 def test_each_way_of_choosing_keeps_something_else_together(length, packed, topmost, sparse):
     found = space(*FREE)
-    assert text(found.packed(length)) == packed
-    assert text(found.topmost(length)) == topmost
-    assert text(found.sparse(length)) == sparse
+    assert str(found.packed(length)) == packed
+    assert str(found.topmost(length)) == topmost
+    assert str(found.sparse(length)) == sparse
 
 
 def names(count: int) -> list[str]:
@@ -149,11 +145,11 @@ def test_the_end_is_taken_wherever_it_is_where_little_is_free():
 
 def test_all_addresses_are_a_block_like_any_other():
     found = space("0.0.0.0/0")
-    assert [text(choose(0)) for choose in (found.packed, found.sparse, found.topmost)] == [
+    assert [str(choose(0)) for choose in (found.packed, found.sparse, found.topmost)] == [
         "0.0.0.0/0"
     ] * 3
-    assert (text(found.packed(1)), text(found.topmost(1))) == ("0.0.0.0/1", "128.0.0.0/1")
-    assert text(found.reach(Prefix.parse("0.0.0.0/0"))) == "0.0.0.0/0"
+    assert (str(found.packed(1)), str(found.topmost(1))) == ("0.0.0.0/1", "128.0.0.0/1")
+    assert str(found.reach(Prefix.parse("0.0.0.0/0"))) == "0.0.0.0/0"
     assert found.grown(Prefix.parse("0.0.0.0/0"), -1) is None
 
 
@@ -161,15 +157,15 @@ def test_a_prefix_grows_as_far_as_its_buddies_are_free():
     found = space("10.0.0.0/22")
     held = Prefix.parse("10.0.0.64/26")
     found.take(held)
-    assert text(found.grown(held, 26)) == "10.0.0.64/26"
-    assert text(found.grown(held, 25)) == "10.0.0.0/25"
-    assert text(found.grown(held, 22)) == "10.0.0.0/22"
-    assert text(found.grown(held, 21)) == "None"
-    assert text(found.reach(held)) == "10.0.0.0/22"
+    assert str(found.grown(held, 26)) == "10.0.0.64/26"
+    assert str(found.grown(held, 25)) == "10.0.0.0/25"
+    assert str(found.grown(held, 22)) == "10.0.0.0/22"
+    assert str(found.grown(held, 21)) == "None"
+    assert str(found.reach(held)) == "10.0.0.0/22"
     found.take(Prefix.parse("10.0.1.0/32"))
-    assert (text(found.grown(held, 24)), text(found.grown(held, 23))) == ("10.0.0.0/24", "None")
-    assert text(found.reach(held)) == "10.0.0.0/24"
-    assert text(space("0.0.0.0/1").reach(Prefix.parse("128.0.0.0/1"))) == "0.0.0.0/0"
+    assert (str(found.grown(held, 24)), str(found.grown(held, 23))) == ("10.0.0.0/24", "None")
+    assert str(found.reach(held)) == "10.0.0.0/24"
+    assert str(space("0.0.0.0/1").reach(Prefix.parse("128.0.0.0/1"))) == "0.0.0.0/0"
 
 
 @pytest.mark.parametrize(
@@ -182,9 +178,9 @@ def test_a_length_is_the_longest_with_room(addresses, length):
 
 def test_halves_enclosures_and_what_is_left_around_a_block():
     low, high = halves(Prefix.parse("10.0.0.0/24"))
-    assert (text(low), text(high)) == ("10.0.0.0/25", "10.0.0.128/25")
-    assert text(enclosing(high, 23)) == "10.0.0.0/23"
-    assert text(enclosing(high, 25)) == "10.0.0.128/25"
+    assert (str(low), str(high)) == ("10.0.0.0/25", "10.0.0.128/25")
+    assert str(enclosing(high, 23)) == "10.0.0.0/23"
+    assert str(enclosing(high, 25)) == "10.0.0.128/25"
     assert list(map(str, subtract(Prefix.parse("10.0.0.0/24"), Prefix.parse("10.0.0.64/26")))) == [
         "10.0.0.0/26",
         "10.0.0.128/25",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netmgr.plan.allocate.demand import Key, NewSegment, SubnetRequest
+from netmgr.plan.allocate.demand import NewSegment, SubnetRequest
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.allocate.subnetting import (
     ClusterDemand,
@@ -45,8 +45,15 @@ def prefix(text: str) -> Prefix:
     return Prefix.parse(text)
 
 
-def cluster(**pools: dict[str, Any]) -> Cluster:
-    return Cluster.model_validate({"node_pools": {name: pools[name] for name in pools}})
+def demand(
+    pools: dict[str, dict[str, Any]],
+    held: dict[str, NodePoolLock] | None = None,
+    families: tuple[Family, ...] = (V4,),
+    limits: CloudLimits = UNLIMITED,
+) -> ClusterDemand:
+    return ClusterDemand(
+        "a", Cluster.model_validate({"node_pools": pools}), held or {}, families, limits
+    )
 
 
 def gpu(nodes: int, **keys: Any) -> dict[str, Any]:
@@ -76,6 +83,10 @@ FIRST = Segment(first=0, nodes=7, network="a", v4=v4("10.0.1.0/24"))
 SECOND = Segment(first=7, nodes=14, network="a_2", v4=v4("10.0.2.0/23", 32), v6=v6(2))
 
 
+HELD = NodePoolLock(segments=(FIRST,))
+BOTH_HELD = NodePoolLock(segments=(FIRST, SECOND))
+
+
 def shown(requests: tuple[SubnetRequest, ...]) -> dict[str, tuple[int, str]]:
     return {"/".join(each.key): (each.length, ".".join(map(str, each.path))) for each in requests}
 
@@ -83,14 +94,12 @@ def shown(requests: tuple[SubnetRequest, ...]) -> dict[str, tuple[int, str]]:
 def test_a_node_pool_lacks_what_its_declared_growth_and_surge_take():
     spec = NodePool.model_validate(gpu(10, grow_to=20, surge=2))
     assert missing_nodes(spec, None) == 22
-    assert missing_nodes(spec, NodePoolLock(segments=(FIRST, SECOND))) == 1
-    small = NodePool.model_validate(gpu(3))
-    assert missing_nodes(small, NodePoolLock(segments=(FIRST,))) == 0
+    assert missing_nodes(spec, BOTH_HELD) == 1
+    assert missing_nodes(NodePool.model_validate(gpu(3)), HELD) == 0
 
 
 def test_the_largest_node_pool_comes_first_and_each_gets_one_segment():
-    spec = cluster(z=gpu(3), y=gpu(8), x=gpu(3))
-    found = ClusterDemand("a", spec, {}, (V4,), UNLIMITED).missing()
+    found = demand({"z": gpu(3), "y": gpu(8), "x": gpu(3)}).missing()
     assert found.segments == (
         NewSegment("y", 0, 14, "a"),
         NewSegment("x", 0, 3, "a"),
@@ -103,65 +112,57 @@ def test_the_largest_node_pool_comes_first_and_each_gets_one_segment():
 
 
 def test_a_node_pool_may_be_divided_into_sizes():
-    both = cluster(y=gpu(8), x=gpu(3))
-    found = ClusterDemand("a", both, {}, (V4,), UNLIMITED).missing({"y": [5, 3]})
+    found = demand({"y": gpu(8), "x": gpu(3)}).missing({"y": [5, 3]})
     divided = [(each.pool, each.number, each.nodes) for each in found.segments]
     # Subnets for five nodes hold seven.
     assert divided == [("y", 0, 7), ("y", 1, 3), ("x", 0, 3)]
 
 
 def test_what_the_lock_has_room_for_is_not_asked_for_again():
-    before = {"y": NodePoolLock(segments=(FIRST,))}
-    enough = ClusterDemand("a", cluster(y=gpu(7)), before, (V4,), UNLIMITED)
-    assert enough.missing().requests == ()
-    found = ClusterDemand("a", cluster(y=gpu(9)), before, (V4,), UNLIMITED).missing()
+    assert demand({"y": gpu(7)}, {"y": HELD}).missing().requests == ()
+    found = demand({"y": gpu(9)}, {"y": HELD}).missing()
     assert found.segments == (NewSegment("y", 1, 3, "a"),)
 
 
 def test_mappings_of_what_is_there_count_and_every_pool_gets_its_own_before_any_gets_more():
     # Sixteen mappings are the NAT hosts', 21 those of the first segment's nodes.
-    before = {"y": NodePoolLock(segments=(FIRST,))}
-    both = cluster(y=gpu(9), x=gpu(2))
-    found = ClusterDemand("a", both, before, (V4,), limited(16 + 21 + 18)).missing()
-    assert found.segments == (
+    def missing(left: int, **pools: dict[str, Any]) -> tuple[NewSegment, ...]:
+        return demand(pools, {"y": HELD}, limits=limited(16 + 21 + left)).missing().segments
+
+    assert missing(18, y=gpu(9), x=gpu(2)) == (
         # Of six mappings that are left, half go to the first that has room: one node.
         NewSegment("y", 1, 3, "a"),
         NewSegment("x", 0, 2, "a"),
     )
-    tight = ClusterDemand("a", both, before, (V4,), limited(16 + 21 + 8)).missing()
-    assert [each.network for each in tight.segments] == ["a", "a_2"]
-    gone = ClusterDemand("a", cluster(x=gpu(2)), before, (V4,), limited(16 + 21 + 5)).missing()
-    assert [each.network for each in gone.segments] == ["a_2"]
+    assert [each.network for each in missing(8, y=gpu(9), x=gpu(2))] == ["a", "a_2"]
+    assert [each.network for each in missing(5, x=gpu(2))] == ["a_2"]
 
 
 def test_segments_from_before_ipv6_get_it_and_keep_their_numbers():
-    before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
-    found = ClusterDemand("a", cluster(y=gpu(18)), before, (V4, V6), UNLIMITED).missing()
+    found = demand({"y": gpu(18)}, {"y": BOTH_HELD}, (V4, V6)).missing()
     assert found.segments == ()
     asked = (64, "clusters.a.node_pools.y.nodes")
     assert shown(found.requests) == {"node_pools/y/0/v6": asked}
 
 
 def test_a_pool_that_lacks_a_family_and_nodes_asks_for_both():
-    before = {"y": NodePoolLock(segments=(FIRST,))}
-    found = ClusterDemand("a", cluster(y=gpu(9)), before, (V4, V6), UNLIMITED).missing()
+    found = demand({"y": gpu(9)}, {"y": HELD}, (V4, V6)).missing()
     assert list(shown(found.requests)) == [
         f"node_pools/y/{number}/{family}" for number, family in ((1, "v4"), (1, "v6"), (0, "v6"))
     ]
 
 
 def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it():
-    before = {"y": NodePoolLock(segments=(FIRST,))}
-    both = cluster(y=gpu(7), x=gpu(1))
     # Seven nodes of five mappings each in both families, where the lock has three of each.
-    found = ClusterDemand("a", both, before, (V4, V6), limited(16 + 35 + 4)).missing()
+    pools, limits = {"y": gpu(7), "x": gpu(1)}, limited(16 + 35 + 4)
+    found = demand(pools, {"y": HELD}, (V4, V6), limits).missing()
     assert [each.network for each in found.segments] == ["a_2"]
 
 
 def test_a_new_segment_asks_for_one_subnet_of_each_family():
     path = ("clusters", "a", "node_pools", "gpu", "nodes")
-    demand = ClusterDemand("a", cluster(gpu=gpu(10)), {}, (V4, V6), AZURE)
-    asked = list(demand.requests("gpu", 3, 4, [V4, V6]))
+    both = demand({"gpu": gpu(10)}, families=(V4, V6), limits=AZURE)
+    asked = list(both.requests("gpu", 3, 4, [V4, V6]))
     assert [(each.key, each.family, each.length, each.path) for each in asked] == [
         (("node_pools", "gpu", "3", "v4"), V4, 24, path),
         (("node_pools", "gpu", "3", "v6"), V6, 64, path),
@@ -169,17 +170,18 @@ def test_a_new_segment_asks_for_one_subnet_of_each_family():
     assert [each.size for each in asked] == [256, 1 << 64]
 
 
-def placed(**segments: str) -> dict[Key, Prefix]:
-    """Subnets by what they are of: node pool, number and family."""
-    return {("node_pools", *of.split("_")): prefix(subnet) for of, subnet in segments.items()}
+def completed(
+    wanted: ClusterDemand, sizes: dict[str, list[int]] | None = None, **subnets: str
+) -> dict[str, NodePoolLock]:
+    """With subnets by what they are of: node pool, number and family."""
+    placed = {("node_pools", *of.split("_")): prefix(subnet) for of, subnet in subnets.items()}
+    return dict(wanted.complete(wanted.missing(sizes), placed))
 
 
 def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do():
-    before = {"y": NodePoolLock(segments=(FIRST,)), "old": NodePoolLock(segments=(SECOND,))}
-    wanted = cluster(y=gpu(12), x=gpu(2))
-    demand = ClusterDemand("a", wanted, before, (V4,), UNLIMITED)
-    prefixes = placed(y_1_v4="10.0.4.0/24", x_0_v4="10.0.5.0/25")
-    found = demand.complete(demand.missing(), prefixes)
+    before = {"y": HELD, "old": NodePoolLock(segments=(SECOND,))}
+    wanted = demand({"y": gpu(12), "x": gpu(2)}, before)
+    found = completed(wanted, y_1_v4="10.0.4.0/24", x_0_v4="10.0.5.0/25")
     assert list(found) == ["old", "x", "y"]
     assert found["old"] == NodePoolLock(tombstone=True, segments=(SECOND,))
     assert found["y"].segments == (
@@ -190,51 +192,41 @@ def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do()
 
 
 def test_the_family_with_less_room_and_the_networks_mappings_bound_a_segment():
-    wanted = cluster(y=gpu(5, block_length_v6=80))
-    demand = ClusterDemand("a", wanted, {}, (V4, V6), limited(16 + 25 + 8))
-    prefixes = placed(y_0_v4="10.0.4.0/24", y_0_v6="fd00:0:0:2::/64")
-    (segment,) = demand.complete(demand.missing(), prefixes)["y"].segments
+    pools = {"y": gpu(5, block_length_v6=80)}
+    subnets = {"y_0_v4": "10.0.4.0/24", "y_0_v6": "fd00:0:0:2::/64"}
+    tight = demand(pools, families=(V4, V6), limits=limited(16 + 25 + 8))
+    (segment,) = completed(tight, **subnets)["y"].segments
     assert segment.nodes == 5
     assert segment.v6 is not None
     assert (segment.v6.subnet, segment.v6.block_length) == (prefix("fd00:0:0:2::/64"), 80)
     # Without a bound as many as fit: 14 blocks of IPv4, two of each node.
-    demand = ClusterDemand("a", wanted, {}, (V4, V6), UNLIMITED)
-    (segment,) = demand.complete(demand.missing(), prefixes)["y"].segments
+    (segment,) = completed(demand(pools, families=(V4, V6)), **subnets)["y"].segments
     assert segment.nodes == 7
 
 
 def test_a_family_that_comes_later_is_added_to_its_segment():
-    before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
-    wanted = cluster(y=gpu(18))
-    demand = ClusterDemand("a", wanted, before, (V4, V6), UNLIMITED)
-    prefixes = placed(y_0_v6="fd00:0:0:8::/64")
-    found = demand.complete(demand.missing(), prefixes)
+    wanted = demand({"y": gpu(18)}, {"y": BOTH_HELD}, (V4, V6))
+    found = completed(wanted, y_0_v6="fd00:0:0:8::/64")
     assert found["y"].segments == (FIRST.model_copy(update={"v6": v6(8)}), SECOND)
 
 
-def test_a_segment_behind_a_larger_one_than_was_asked_for_begins_later():
-    wanted = cluster(y=gpu(8))
-    demand = ClusterDemand("a", wanted, {}, (V4,), UNLIMITED)
-    prefixes = placed(y_0_v4="10.0.4.0/24", y_1_v4="10.0.5.0/25")
-    found = demand.complete(demand.missing({"y": [5, 3]}), prefixes)
-    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
+LARGE, SMALL = "10.0.4.0/24", "10.0.5.0/25"
+"""Subnets with room for seven nodes, and for three."""
 
 
-def test_each_segment_begins_where_all_before_it_end():
-    before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
-    wanted = cluster(y=gpu(23))
-    demand = ClusterDemand("a", wanted, before, (V4,), UNLIMITED)
-    prefixes = placed(y_2_v4="10.0.5.0/25")
-    found = demand.complete(demand.missing(), prefixes)
-    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 14), (21, 3)]
-
-
-def test_segments_of_one_run_follow_each_other_and_those_of_the_lock():
-    before = {"y": NodePoolLock(segments=(FIRST,))}
-    demand = ClusterDemand("a", cluster(y=gpu(15)), before, (V4,), UNLIMITED)
-    prefixes = placed(y_1_v4="10.0.4.0/24", y_2_v4="10.0.5.0/25")
-    found = demand.complete(demand.missing({"y": [5, 3]}), prefixes)
-    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 7), (14, 3)]
+@pytest.mark.parametrize(
+    ("nodes", "held", "sizes", "subnets", "segments"),
+    [
+        (8, (), [5, 3], {"y_0_v4": LARGE, "y_1_v4": SMALL}, [(0, 7), (7, 3)]),
+        (23, (FIRST, SECOND), None, {"y_2_v4": SMALL}, [(0, 7), (7, 14), (21, 3)]),
+        (15, (FIRST,), [5, 3], {"y_1_v4": LARGE, "y_2_v4": SMALL}, [(0, 7), (7, 7), (14, 3)]),
+    ],
+    ids=["one larger than was asked for", "those of the lock", "those of the lock and of one run"],
+)
+def test_a_segment_begins_where_all_before_it_end(nodes, held, sizes, subnets, segments):
+    wanted = demand({"y": gpu(nodes)}, {"y": NodePoolLock(segments=held)} if held else {})
+    found = completed(wanted, {"y": sizes} if sizes else None, **subnets)
+    assert [(each.first, each.nodes) for each in found["y"].segments] == segments
 
 
 PIN = "10.0.1.0/24"
@@ -244,8 +236,7 @@ BOTH = ["10.0.2.0/23", "fd00:0:0:2::/64"]
 def pinned(
     limits: CloudLimits, held: dict[str, NodePoolLock] | None = None, **pools: dict[str, Any]
 ) -> dict[str, NodePoolLock]:
-    demand = ClusterDemand("a", cluster(**pools), held or {}, (V4,), limits)
-    return dict(demand.with_pinned().held)
+    return dict(demand(pools, held, limits=limits).with_pinned().held)
 
 
 def test_pinned_subnets_are_a_node_pools_first_segments():
@@ -253,7 +244,7 @@ def test_pinned_subnets_are_a_node_pools_first_segments():
     both = SECOND.model_copy(update={"network": "a"})
     assert found == {"y": NodePoolLock(segments=(FIRST, both))}
     # Those that the lock has are not made again, and another one goes behind them.
-    held = {"y": NodePoolLock(segments=(FIRST,)), "x": NodePoolLock(segments=(SECOND,))}
+    held = {"y": HELD, "x": NodePoolLock(segments=(SECOND,))}
     assert pinned(UNLIMITED, held, y=gpu(18, subnets=[PIN, BOTH])) == {
         "y": NodePoolLock(segments=(FIRST, both)),
         "x": held["x"],
@@ -262,10 +253,9 @@ def test_pinned_subnets_are_a_node_pools_first_segments():
 
 
 def test_a_pin_behind_a_segment_of_the_lock_counts_what_that_will_have_with_ipv6():
-    held = {"y": NodePoolLock(segments=(FIRST,))}
-    spec = cluster(y=gpu(18, subnets=[PIN, "10.0.2.0/23"]))
+    pools = {"y": gpu(18, subnets=[PIN, "10.0.2.0/23"])}
     # 35 mappings of the first segment in both families, and three for each node of the second.
-    found = ClusterDemand("a", spec, held, (V4, V6), limited(16 + 35 + 11)).with_pinned().held
+    found = demand(pools, {"y": HELD}, (V4, V6), limited(16 + 35 + 11)).with_pinned().held
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
 
 
@@ -276,19 +266,14 @@ def test_a_pinned_subnet_holds_no_more_nodes_than_its_network_has_mappings_for()
     (_, second) = pinned(limited(16 + 21 + 11), y=gpu(9, subnets=[PIN, BOTH]))["y"].segments
     # Five mappings each, since it has IPv6.
     assert (second.first, second.nodes) == (7, 2)
-    held = {"x": NodePoolLock(segments=(FIRST,))}
     other = gpu(3, subnets=["10.0.9.0/24"])
-    (segment,) = pinned(limited(16 + 21 + 4), held, y=other)["y"].segments
+    (segment,) = pinned(limited(16 + 21 + 4), {"x": HELD}, y=other)["y"].segments
     assert segment.nodes == 1
 
 
 @pytest.mark.parametrize(
     ("pin", "limits"),
-    [
-        (PIN, limited(16 + 2)),
-        ("10.0.1.0/27", UNLIMITED),
-        ("10.0.1.0/30", UNLIMITED),
-    ],
+    [(PIN, limited(16 + 2)), ("10.0.1.0/27", UNLIMITED), ("10.0.1.0/30", UNLIMITED)],
 )
 def test_a_pinned_subnet_that_holds_no_node_is_refused(pin, limits):
     with pytest.raises(PlanRefused) as caught:
@@ -319,9 +304,9 @@ def test_subnets_are_taken_all_or_none_the_largest_first():
 def divided(
     *free: str, fixed: tuple[int, ...] = (), pods: int = 31, **nodes: int
 ) -> dict[str, list[int]] | None:
-    spec = cluster(**{name: gpu(count, pods_per_node=pods) for name, count in nodes.items()})
+    pools = {name: gpu(count, pods_per_node=pods) for name, count in nodes.items()}
     requests = [SubnetRequest(("x",), V4, length, ()) for length in fixed]
-    return ClusterDemand("a", spec, {}, (V4,), AZURE).pieces([space(*free)], requests)
+    return demand(pools, limits=AZURE).pieces([space(*free)], requests)
 
 
 def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet():
@@ -347,9 +332,8 @@ def test_the_largest_demand_is_divided_first_and_of_equal_ones_the_name_decides(
 
 
 def test_only_what_the_lock_lacks_is_divided():
-    before = {"y": NodePoolLock(segments=(FIRST,))}
-    demand = ClusterDemand("a", cluster(y=gpu(9)), before, (V4,), AZURE)
-    assert demand.pieces([space("10.0.4.0/24")], []) == {"y": [1, 1]}
+    wanted = demand({"y": gpu(9)}, {"y": HELD}, limits=AZURE)
+    assert wanted.pieces([space("10.0.4.0/24")], []) == {"y": [1, 1]}
 
 
 def test_one_node_is_a_piece_even_if_it_fills_no_subnet():
@@ -399,16 +383,13 @@ def test_fixed_addresses_are_the_first_that_the_cloud_leaves_free():
     assert host_addresses(prefix("10.0.0.0/28"), 0, AZURE) == ()
 
 
-def test_a_cluster_that_the_lock_lacks_has_no_subnets():
-    assert taken_by(None) == []
-
-
 def test_a_cluster_has_its_nat_hosts_subnets_and_those_of_every_node_pool():
     own = prefix("10.96.0.0/16")
     held = ClusterLock(
         prefixes=(),
         services=ServiceRangeLock(mode=ServiceMode.UNIQUE, prefix=own, hub_prefix=own),
         nat=SubnetLock(prefix=prefix("10.0.0.64/28"), network="a"),
-        node_pools={"y": NodePoolLock(segments=(FIRST,)), "x": NodePoolLock(segments=(SECOND,))},
+        node_pools={"y": HELD, "x": NodePoolLock(segments=(SECOND,))},
     )
     assert set(taken_by(held)) == {prefix("10.0.0.64/28"), *FIRST.prefixes, *SECOND.prefixes}
+    assert taken_by(None) == []

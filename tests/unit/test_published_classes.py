@@ -84,9 +84,7 @@ def texts(prefixes: tuple[Prefix, ...]) -> set[str]:
     [(AMAZON, "S3"), (GOOGLE, "Google Cloud"), (AZURE, "AzureStorage")],
     ids=["amazon", "google", "azure"],
 )
-def test_a_class_has_what_a_cloud_publishes_of_a_region_and_service(
-    tmp_path: Path, content: Any, service: str
-) -> None:
+def test_a_class_has_what_a_cloud_publishes_of_a_region_and_service(tmp_path, content, service):
     path = tmp_path / "list.json"
     chosen = document(published(path, content, region="eu-1", service=service))
     assert texts(chosen.traffic_classes["cloud"]) == IN_EUROPE
@@ -94,7 +92,7 @@ def test_a_class_has_what_a_cloud_publishes_of_a_region_and_service(
     assert texts(everywhere.traffic_classes["cloud"]) == {*IN_EUROPE, "198.51.100.0/24"}
 
 
-def test_a_prefix_of_two_lists_is_of_the_class_that_is_named_first(tmp_path: Path) -> None:
+def test_a_prefix_of_two_lists_is_of_the_class_that_is_named_first(tmp_path):
     shared = [{"ip_prefix": "11.5.0.0/16", "region": "eu-1", "service": kind} for kind in KINDS]
     content = AMAZON | {"prefixes": [*AMAZON["prefixes"], *shared]}
     both = document(
@@ -126,21 +124,19 @@ def test_a_prefix_of_two_lists_is_of_the_class_that_is_named_first(tmp_path: Pat
         ({"createDate": "d", "prefixes": [{"ip_prefix": "0.0.0.0/0"}]}, "is everything"),
     ],
 )
-def test_what_is_no_such_list_is_refused_by_file_and_line(
-    tmp_path: Path, content: Any, words: str
-) -> None:
+def test_what_is_no_such_list_is_refused_by_file_and_line(tmp_path, content, words):
     with pytest.raises(ConfigError, match=rf"node\.yaml:\d+: accounting\.classes\[0\].*{words}"):
         document(published(tmp_path / "list", content))
 
 
-def test_a_list_that_is_not_there_says_what_to_do(tmp_path: Path) -> None:
+def test_a_list_that_is_not_there_says_what_to_do(tmp_path):
     given = published(tmp_path / "list", AMAZON)
     (tmp_path / "list").unlink()
     with pytest.raises(ConfigError, match=r"list: No such file or directory; download the list"):
         document(given)
 
 
-def test_ten_thousand_prefixes_are_cut_as_fast_as_they_are_read() -> None:
+def test_ten_thousand_prefixes_are_cut_as_fast_as_they_are_read():
     """By the work, which is counted: comparing each with each would take minutes."""
     prefixes = [
         Prefix(Family.V4, (0x0B000000 + number) << 8 & 0xFFFFFFFF, 24) for number in range(10_000)
@@ -170,5 +166,5 @@ def rules(number: int, abilities: Abilities) -> int:
 @pytest.mark.parametrize(
     "abilities", [Abilities(), Abilities(verdict_maps=False)], ids=["nftables", "iptables"]
 )
-def test_the_number_of_rules_does_not_depend_on_that_of_prefixes(abilities: Abilities) -> None:
+def test_the_number_of_rules_does_not_depend_on_that_of_prefixes(abilities):
     assert rules(50, abilities) == rules(1000, abilities)

@@ -13,9 +13,9 @@ import pytest
 from netmgr.plan import files
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
-from netmgr.plan.locking import make_lock
 from netmgr.plan.render.map import COLOURS, SERIES, page
 from netmgr.prefixes import Prefix
+from tests.locks import lock_for
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 POOL = Prefix.parse("10.0.0.0/8")
@@ -57,7 +57,7 @@ def named(plan: PlanDocument, name: str) -> PlanDocument:
 @pytest.fixture(scope="module")
 def example() -> tuple[PlanDocument, LockDocument]:
     plan = files.load_plan(CONFIGS / "plan" / "plan.yaml")
-    return plan, make_lock(plan, None, files.load_limits(plan.cloud))
+    return plan, lock_for(plan)
 
 
 def test_a_block_is_in_the_pools_strip_where_its_addresses_are(example):
@@ -103,7 +103,7 @@ def test_used_held_and_reserved_look_different(example):
 
 def test_neighbours_in_the_strip_of_nodes_differ_in_colour():
     plan = files.load_plan(CONFIGS / "plan" / "twenty-clusters.yaml")
-    drawn = parts(page(plan, make_lock(plan, None, files.load_limits(plan.cloud))))
+    drawn = parts(page(plan, lock_for(plan)))
     strip = [(words, place) for words, place in drawn if place["y"] == "102"]
     # Where each owner is first; smaller blocks at the end come in another order.
     fills = {}

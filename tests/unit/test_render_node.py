@@ -15,10 +15,10 @@ from netmgr.documents.sites import Role
 from netmgr.plan import files, machines
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import Allocation, LockDocument
-from netmgr.plan.locking import make_lock
 from netmgr.plan.render.node import Documents, internal
 from netmgr.prefixes import Address, Prefix, PrefixTable
 from netmgr.rules.policy import Policy
+from tests.locks import lock_for
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -110,7 +110,7 @@ def test_growing_into_its_own_reserve_changes_no_other_clusters_documents(
     pool = evals.node_pools["cpu"].model_copy(update={"nodes": 1500})
     grown = evals.model_copy(update={"node_pools": {"cpu": pool}})
     plan = rendered_plan.model_copy(update={"clusters": {**rendered_plan.clusters, "evals": grown}})
-    lock = make_lock(plan, rendered_lock, files.load_limits(plan.cloud))
+    lock = lock_for(plan, rendered_lock)
     assert lock.clusters["evals"] != rendered_lock.clusters["evals"]
     for name in ("training-gpu-0", "router-1.hub", "nat-0.training"):
         assert render(plan, lock, name) == render(rendered_plan, rendered_lock, name)
@@ -118,7 +118,7 @@ def test_growing_into_its_own_reserve_changes_no_other_clusters_documents(
 
 def test_the_document_of_a_node_among_twenty_clusters_stays_small():
     plan = files.load_plan(CONFIGS / "plan" / "twenty-clusters.yaml")
-    lock = make_lock(plan, None, files.load_limits(plan.cloud))
+    lock = lock_for(plan)
     documents = Documents(plan, lock)
     document = documents.of(next(documents.machines()))
     assert len(document["sites"]) == 21
@@ -147,7 +147,7 @@ clusters:
 @pytest.fixture(scope="module")
 def zoned() -> tuple[PlanDocument, LockDocument]:
     plan = loader.parse(ZONES, "plan.yaml", PlanDocument)
-    return plan, make_lock(plan, None, files.load_limits(plan.cloud))
+    return plan, lock_for(plan)
 
 
 def class_of(document: NodeDocument, address: Address) -> str:
@@ -167,9 +167,7 @@ def class_of(document: NodeDocument, address: Address) -> str:
         ("c-one-0", {"c-one-1": 0, "a-one-0": 2, "b-one-0": 2}),
     ],
 )
-def test_a_pools_nodes_count_by_zone_and_region(
-    zoned: tuple[PlanDocument, LockDocument], name: str, expected: dict[str, int]
-) -> None:
+def test_a_pools_nodes_count_by_zone_and_region(zoned, name, expected):
     plan, lock = zoned
     kinds = ("same-zone", "same-region", "other-region")
     document = read(render(plan, lock, name))
@@ -183,9 +181,7 @@ def test_a_pools_nodes_count_by_zone_and_region(
     assert class_of(document, service) == near
 
 
-def test_a_pools_template_has_its_zone_and_a_clusters_none(
-    zoned: tuple[PlanDocument, LockDocument],
-) -> None:
+def test_a_pools_template_has_its_zone_and_a_clusters_none(zoned):
     plan, lock = zoned
     documents = Documents(plan, lock)
 
@@ -201,9 +197,7 @@ def test_a_pools_template_has_its_zone_and_a_clusters_none(
     assert names(documents.template("a", Role.NAT_HOST)) == []
 
 
-def test_a_prefix_that_is_all_one_zones_is_of_one_class(
-    zoned: tuple[PlanDocument, LockDocument],
-) -> None:
+def test_a_prefix_that_is_all_one_zones_is_of_one_class(zoned):
     plan, lock = zoned
     held = lock.clusters["c"]
     (subnet,) = held.node_pools["one"].segments[0].prefixes
@@ -215,13 +209,11 @@ def test_a_prefix_that_is_all_one_zones_is_of_one_class(
     assert subnet not in document.traffic_classes["same-region"]
 
 
-def test_without_a_zone_no_class_is_rendered(rendered_plan, rendered_lock) -> None:
+def test_without_a_zone_no_class_is_rendered(rendered_plan, rendered_lock):
     assert "classes" not in render(rendered_plan, rendered_lock, "training-gpu-0")
 
 
-def test_opencosts_rules_know_the_rendered_classes(
-    zoned: tuple[PlanDocument, LockDocument],
-) -> None:
+def test_opencosts_rules_know_the_rendered_classes(zoned):
     rules = (CONFIGS / "billing" / "opencost-rules.yml").read_text()
     document = read(render(*zoned, "a-one-0"))
     inside = [set(names.split("|")) for names in re.findall(r'traffic=~"\(([^)]*)\)', rules)]

@@ -9,11 +9,11 @@ from netmgr.documents.node import NodeDocument
 from netmgr.documents.node_list import ListedNode
 from netmgr.kernel.routes import Route
 from netmgr.prefixes import Address, Prefix
+from tests.builders import NODE_KEYS
 
 LAN, LAN6 = "192.168.1.0/24", "fd00:1::/64"
 DOCUMENT: dict[str, object] = {
-    "apiVersion": "netmgr.io/v1alpha1",
-    "kind": "Node",
+    **NODE_KEYS,
     "node": {"name": "own", "addresses": ["192.168.1.1", "fd00:1::1"]},
     "ranges": ["10.244.1.0/24", "fd00:244:1::/64"],
 }
