@@ -38,11 +38,6 @@ def allocations_of(node_pools: dict[str, dict[str, int]]) -> NodeAllocations:
 
 
 ALLOCATIONS = allocations_of(NODE_POOLS)
-ALL = [
-    NodeIndex(pool, number)
-    for pool, capacity in ALLOCATIONS.capacity.items()
-    for number in range(capacity)
-]
 NAMES = ["train-gpu-0", "train-gpu-4", "train-cpu-1", *(f"vmss{number}" for number in range(6))]
 OF_A_NODE = ALLOCATIONS.at(NodeIndex("cpu", 1)).ranges[0]
 ACROSS = Prefix(OF_A_NODE.family, OF_A_NODE.value >> 5 << 5, 27)

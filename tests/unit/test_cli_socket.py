@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from netmgr.cli.main import command_line
 from netmgr.model import Traffic
 from tests import commands
 from tests.fakes.agent_socket import agent, canned, snapshot
-
-Netmgr = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from netmgr.errors import SIGNAL_EXIT, Exit
 from tests.builders import SMALL_PLAN
 from tests.waiting import PATIENCE, patient_netmgr
 
-Netmgr = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
 
 ENDINGS = ("typer.Exit", "sys.exit", "SystemExit", "os._exit")

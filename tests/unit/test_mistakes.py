@@ -5,7 +5,7 @@ key and says what to do.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,6 @@ from netmgr.errors import Exit
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from tests.builders import SMALL_PLAN
-
-Netmgr = Callable[..., tuple[int, str, str]]
 
 HEAD = "apiVersion: netmgr.io/v1alpha1\nkind: Node\nnode: {name: node-a, addresses: [10.1.0.200]}\n"
 RANGES = "ranges: [10.1.0.0/28]\n"

@@ -131,6 +131,10 @@ def test_what_az_and_the_rest_api_print_is_read_alike(run, plan, shape):
     assert "subnet aks of alpha" in plan.read_text()
 
 
+NO_PREFIX = "a subnet has no name, or neither addressPrefix nor address"
+NO_RANGE = "is no range: its first address has to come before"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -142,6 +146,9 @@ def test_what_az_and_the_rest_api_print_is_read_alike(run, plan, shape):
         (json.dumps(PROD | {"subnets": 5}), "subnets is no list"),
         (json.dumps(PROD | {"virtualNetworkPeerings": "x"}), "virtualNetworkPeerings is no list"),
         ('{"value": [{"name": "a"}]}', "an entry has no name or no addressSpace"),
+        (json.dumps(PROD | {"subnets": [{"name": "a"}]}), f"aks-vnet: {NO_PREFIX}"),
+        ("office 10.8.2.0-10.8.0.0\n", f"office: 10.8.2.0-10.8.0.0 {NO_RANGE}"),
+        ("office 10.8.0.0-fd00::1\n", f"office: 10.8.0.0-fd00::1 {NO_RANGE}"),
         (
             "alpha 10.4.0.0/16\nName  Group  Location\n",
             ":2: is not a name and a prefix: 'Name  Group  Location'; of az",

@@ -62,14 +62,17 @@ def keys(found: tuple[Diagnostic, ...]) -> list[str]:
     return [".".join(map(str, each.at.key)) for each in found]
 
 
-def test_a_lock_that_answers_its_plan_comes_back_unchanged():
-    before = locked(plan())
+@pytest.fixture
+def before() -> LockDocument:
+    return locked(plan())
+
+
+def test_a_lock_that_answers_its_plan_comes_back_unchanged(before):
     assert locked(plan(), before) == before
     assert before.plan == "test"
 
 
-def test_nothing_that_is_added_moves_what_is_there():
-    before = locked(plan())
+def test_nothing_that_is_added_moves_what_is_there(before):
     grown = plan(clusters__c={"node_pools": {"x": pool(500)}}, clusters__a__node_pools__tpu=pool())
     after = locked(grown, before)
     assert after.clusters["b"] == before.clusters["b"]
@@ -83,15 +86,13 @@ def test_pins_that_contradict_each_other_are_refused_before_anything_else():
     assert keys(refused(pinned)) == ["pinned.b.0"]
 
 
-def test_a_lock_of_another_plan_is_refused():
-    before = locked(plan())
+def test_a_lock_of_another_plan_is_refused(before):
     (found,) = refused(plan(name="other"), before)
     assert found.at.key == ("name",)
     assert found.message == "is 'other', but the lock belongs to the plan 'test'"
 
 
-def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant():
-    before = locked(plan())
+def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant(before):
     renamed = plan(clusters__c={"node_pools": {"cpu": pool()}}, clusters__b=None)
     (found,) = refused(renamed, before)
     assert found.at.key == ("clusters", "c")
@@ -118,8 +119,7 @@ def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant():
     ],
     ids=["more pools", "another pool", "more nodes", "other blocks"],
 )
-def test_a_cluster_with_other_node_pools_is_another_cluster(other):
-    before = locked(plan())
+def test_a_cluster_with_other_node_pools_is_another_cluster(before, other):
     after = locked(plan(clusters__c={"node_pools": other}, clusters__b=None), before)
     assert not after.clusters["c"].tombstone
     # A tombstone that left long ago is not who was renamed.
@@ -128,8 +128,7 @@ def test_a_cluster_with_other_node_pools_is_another_cluster(other):
     assert "d" in locked(again, after).clusters
 
 
-def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released():
-    before = locked(plan())
+def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released(before):
     without = plan(clusters__b=None)
     kept = locked(without, before)
     assert kept.clusters["b"] == before.clusters["b"].model_copy(update={"tombstone": True})
@@ -145,8 +144,7 @@ def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released():
     assert [each.prefix for each in freed.clusters["c"].prefixes] == [taken]
 
 
-def test_one_node_pool_is_released_and_the_others_stay():
-    before = locked(plan())
+def test_one_node_pool_is_released_and_the_others_stay(before):
     without = plan(clusters__a__node_pools__gpu=None)
     kept = locked(without, before)
     assert kept.clusters["a"].node_pools["gpu"].tombstone
@@ -174,75 +172,62 @@ def test_what_is_in_use_cannot_be_released(name, key):
     assert keys((found,)) == [key]
 
 
-def moved(document: Plan, before: LockDocument) -> tuple[LockDocument, list[str]]:
-    """What renumbering makes of it, and the keys of what is refused without."""
+def parts(lock: LockDocument) -> dict[str, object]:
+    """What may move without the others."""
+    found: dict[str, object] = {"hub": lock.hub}
+    for name, held in lock.clusters.items():
+        found |= {name: held.prefixes, f"{name} nat": held.nat, f"{name} services": held.services}
+        found |= {f"{name} {own}": nodes for own, nodes in held.node_pools.items()}
+    return found
+
+
+OF_HUB, OF_A = "10.15.254.0/23", "10.14.182.0/23"
+SERVICES = {"clusters__a__services": {"length": 20}}
+BLOCKS = {"clusters__a__node_pools__gpu": pool(3, block_length=27)}
+PINNED = {"pinned": {"else": [OF_A]}}
+WHOLE = {"a", "a nat", "a services", "a cpu", "a gpu"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusals", "moves"),
+    [
+        (SERVICES, ["clusters.a.services.length"], {"a services"}),
+        ({"exclude": [{"prefix": OF_HUB}]}, ["exclude.0"], {"hub"}),
+        (PINNED, ["pinned.else.0"], WHOLE),
+        # For their larger subnet the cluster's prefix grows in place.
+        (BLOCKS, ["clusters.a.node_pools.gpu.block_length"], {"a", "a gpu"}),
+        (
+            SERVICES | BLOCKS | PINNED,
+            [
+                "clusters.a.node_pools.gpu.block_length",
+                "clusters.a.services.length",
+                "pinned.else.0",
+            ],
+            WHOLE,
+        ),
+    ],
+    ids=[
+        "a Service range that is to be of another size",
+        "the hub whose prefix is somebody else's",
+        "a whole cluster whose prefix is somebody else's",
+        "a node pool whose nodes are to have other blocks",
+        "a cluster and one of its node pools together",
+    ],
+)
+def test_renumbering_moves_what_the_plan_contradicts_and_nothing_else(
+    before, changes, refusals, moves
+):
+    document = plan(**changes)
     found = refused(document, before)
+    assert sorted(keys(found)) == refusals
     assert all(each.remedy == REMEDY for each in found)
     after = locked(document, before, renumber=True)
     assert locked(document, after) == after
-    return after, keys(found)
+    former = parts(before)
+    assert {name for name, part in parts(after).items() if part != former[name]} == moves
 
 
-def test_a_service_range_moves_alone_if_it_is_to_be_of_another_size():
-    before = locked(plan())
-    after, refusals = moved(plan(clusters__a__services={"length": 20}), before)
-    assert refusals == ["clusters.a.services.length"]
-    assert after.clusters["a"].services.prefix.length == 20
-    assert after.clusters["a"].services != before.clusters["a"].services
-    assert after.clusters["a"].prefixes == before.clusters["a"].prefixes
-    assert after.clusters["a"].node_pools == before.clusters["a"].node_pools
-    assert after.clusters["b"] == before.clusters["b"]
-    assert after.hub == before.hub
-
-
-def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses():
-    before = locked(plan())
-    (held,) = before.hub.prefixes
-    after, refusals = moved(plan(exclude=[{"prefix": str(held.prefix)}]), before)
-    assert refusals == ["exclude.0"]
-    assert after.hub.prefixes != before.hub.prefixes
-    assert after.clusters == before.clusters
-
-
-def test_a_cluster_moves_as_a_whole_if_its_prefix_is_somebody_elses():
-    before = locked(plan())
-    (held,) = before.clusters["a"].prefixes
-    after, refusals = moved(plan(pinned={"else": [str(held.prefix)]}), before)
-    assert refusals == ["pinned.else.0"]
-    assert not {str(each.prefix) for each in after.clusters["a"].prefixes} & {str(held.prefix)}
-    assert after.clusters["b"] == before.clusters["b"]
-    assert after.hub == before.hub
-
-
-def test_a_node_pool_moves_alone_if_its_nodes_are_to_have_other_blocks():
-    before = locked(plan())
-    after, refusals = moved(plan(clusters__a__node_pools__gpu=pool(3, block_length=27)), before)
-    assert refusals == ["clusters.a.node_pools.gpu.block_length"]
-    assert after.clusters["a"].node_pools["cpu"] == before.clusters["a"].node_pools["cpu"]
-    (segment,) = after.clusters["a"].node_pools["gpu"].segments
-    assert segment.v4.block_length == 27
-    assert after.clusters["b"] == before.clusters["b"]
-
-
-def test_a_cluster_and_one_of_its_node_pools_move_together():
-    before = locked(plan())
-    (held,) = before.clusters["a"].prefixes
-    both = plan(
-        pinned={"else": [str(held.prefix)]},
-        clusters__a__node_pools__gpu=pool(3, block_length=27),
-        clusters__a__services={"length": 20},
-    )
-    after, refusals = moved(both, before)
-    assert sorted(refusals) == [
-        "clusters.a.node_pools.gpu.block_length",
-        "clusters.a.services.length",
-        "pinned.else.0",
-    ]
-    assert after.clusters["b"] == before.clusters["b"]
-
-
-def test_a_move_that_nobody_foresaw_is_refused_with_both_places(monkeypatch):
-    before = locked(plan())
+def test_a_move_that_nobody_foresaw_is_refused_with_both_places(before, monkeypatch):
     held, other = before.clusters["a"].node_pools.values()
     complete = ClusterDemand.complete
 

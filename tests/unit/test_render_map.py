@@ -18,7 +18,6 @@ from netmgr.prefixes import Prefix
 from tests.locks import lock_for
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-POOL = Prefix.parse("10.0.0.0/8")
 NASTY = '</title><script>alert("&")</script>\x00'
 TEXT, GRAPHICS = 4.5, 3.0
 """The least contrast that WCAG 2.2 asks for (1.4.3, 1.4.11)."""
