@@ -9,9 +9,11 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from netmgr.documents.diagnostics import Diagnostic, Severity
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate.demand import NAT_HOSTS, Blocks, hosts_length, layout
 from netmgr.plan.allocate.subnetting import host_addresses
+from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.derive import network
 from netmgr.plan.document import V6_SUBNET, PlanDocument, ServiceMode
@@ -36,6 +38,13 @@ def agreed_limits(plan: PlanDocument) -> CloudLimits:
 
 def lock_for(plan: PlanDocument, before: LockDocument | None = None, **keys: Any) -> LockDocument:
     return make_lock(plan, before, agreed_limits(plan), **keys)
+
+
+def errors(plan: PlanDocument, lock: LockDocument) -> list[Diagnostic]:
+    """What `netmgr plan check` would fail for."""
+    limits = agreed_limits(plan)
+    found = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
+    return [finding for finding in found if finding.severity is Severity.ERROR]
 
 
 def faults(lock: LockDocument, clouds: Collection[CloudLimits] = ()) -> list[str]:
@@ -72,10 +81,15 @@ def _subnets(lock: LockDocument) -> Iterator[tuple[str, SubnetLock]]:
     yield from ((name, cluster.nat) for name, cluster in lock.clusters.items())
 
 
+def lock_of(plan: Path) -> LockDocument:
+    lock = load_lock(lock_path(plan))
+    assert lock
+    return lock
+
+
 def listed_networks(plan: Path) -> list[dict[str, Any]]:
     """The networks of a plan and its lock as the cloud's own tool lists them once it is applied."""
-    document, lock = load_plan(plan), load_lock(lock_path(plan))
-    assert lock
+    document, lock = load_plan(plan), lock_of(plan)
     return [
         {
             "id": f"{NETWORKS}/{held.name}",

@@ -8,11 +8,9 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, assume, given, reject, settings
 from pydantic import ValidationError
 
-from netmgr.documents.diagnostics import Severity
 from netmgr.plan import machines
 from netmgr.plan.allocate.space import enclosing
 from netmgr.plan.allocate.subnetting import taken_by
-from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.diff import ChangeKind, diff
 from netmgr.plan.document import PlanDocument
@@ -20,7 +18,7 @@ from netmgr.plan.growth import grown_plan, kept_nodes
 from netmgr.plan.lock import LockDocument, PlanRefused
 from netmgr.prefixes import Address, Family, Prefix, overlaps
 from tests.builders import plan_of
-from tests.locks import faults, lock_for, published
+from tests.locks import errors, faults, lock_for, published
 
 LIMITS = [published(cloud) for cloud in Cloud]
 
@@ -276,10 +274,8 @@ def test_what_is_pinned_is_there_and_what_is_live_is_left_alone(data, later):
     except ValidationError:  # pins that overlap each other
         reject()
     lock = fitting(data, fitting(before) if later else None)
-    limits = published(plan.cloud)
-    found = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
     assert faults(lock, LIMITS) == []
-    assert [finding for finding in found if finding.severity is Severity.ERROR] == []
+    assert errors(plan, lock) == []
     assert lock_for(plan, lock) == lock
     alpha = lock.clusters["alpha"]
     allocated = taken_by(alpha)

@@ -1,5 +1,5 @@
-"""What several unit tests share: golden files, the plan that the renderings are shown with, a
-running exporter.
+"""What several unit tests share: golden files, the plan that the renderings are shown with,
+commands of a plan, a running exporter.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from tests.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ROOT = GOLDEN.parent.parent
+
+Netmgr = Callable[..., tuple[int, str, str]]
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="session")
@@ -100,9 +103,7 @@ def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def netmgr(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def netmgr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Netmgr:
     """Runs a command; gives its exit code and what it printed, to standard output and error."""
 
     # An agent of this process's own is stopped as long as the command is that waits for it.
@@ -119,9 +120,7 @@ def netmgr(
 
 
 @pytest.fixture
-def run(
-    plan: Path, netmgr: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str]]:
+def run(plan: Path, netmgr: Netmgr, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `netmgr plan …` on that file; gives its exit code and all that it printed."""
 
     def command(*arguments: str) -> tuple[int, str]:
@@ -133,7 +132,7 @@ def run(
 
 
 @pytest.fixture
-def refused(run: Callable[..., tuple[int, str]]) -> Callable[..., str]:
+def refused(run: Run) -> Callable[..., str]:
     """What a `netmgr plan …` that refuses says."""
 
     def said(*arguments: str) -> str:
@@ -145,7 +144,7 @@ def refused(run: Callable[..., tuple[int, str]]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def contradicted(run: Callable[..., tuple[int, str]]) -> Callable[[str], None]:
+def contradicted(run: Run) -> Callable[[str], None]:
     """Neither `lock` nor `check` accepts the plan, and both say why."""
 
     def says(why: str) -> None:
@@ -157,14 +156,14 @@ def contradicted(run: Callable[..., tuple[int, str]]) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def locked(run: Callable[..., tuple[int, str]]) -> Callable[..., tuple[int, str]]:
+def locked(run: Run) -> Run:
     """Runs `netmgr plan …` on that file, which is locked."""
     assert run("lock", "--yes")[0] == 0
     return run
 
 
 @pytest.fixture
-def lock(plan: Path, locked: Callable[..., tuple[int, str]]) -> Path:
+def lock(plan: Path, locked: Run) -> Path:
     """That lock."""
     assert locked
     return files.lock_path(plan)

@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from netmgr.plan import files, machines
-from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Address, Prefix
-from tests.locks import all_subnets, listed_networks
+from tests.locks import all_subnets, listed_networks, lock_of
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -46,9 +45,6 @@ TAKEN_OVER = (
           - 10.4.32.0/19""",
     )
 )
-"""As `az network vnet list` prints them, shortened: one prefix of a subnet alone, several in a
-list.
-"""
 VNETS = [
     {
         "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]},
@@ -72,6 +68,9 @@ VNETS = [
         "subnets": [{"name": "a", "addressPrefix": "10.8.1.0/24"}],
     },
 ]
+"""As `az network vnet list` prints them, shortened: one prefix of a subnet alone, several in a
+list.
+"""
 LIVE = ("10.4.0.0/17", "10.4.192.0/24", "10.4.193.0/24")
 
 
@@ -85,10 +84,6 @@ def plan(tmp_path: Path) -> Path:
 
 def read(path: Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
-
-
-def lock_of(plan: Path) -> LockDocument:
-    return files.load_lock(files.lock_path(plan))
 
 
 @pytest.mark.parametrize("exclude", ["", "exclude:\n- prefix: 10.15.0.0/16\n  reason: office\n"])

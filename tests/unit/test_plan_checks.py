@@ -51,10 +51,6 @@ def parts(found: Diagnostic) -> tuple[Severity, KeyPath, str, str]:
     return found.severity, found.at.key, found.message, found.remedy
 
 
-def test_a_plan_that_its_lock_answers_has_no_fault():
-    assert checked(plan()) == []
-
-
 @pytest.mark.parametrize(
     ("now", "pool", "message"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from netmgr.plan import files
+from netmgr.plan.files import load_lock, load_plan, lock_path
 from tests.locks import all_subnets
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "render"
@@ -28,10 +28,6 @@ def plan(request: pytest.FixtureRequest, tmp_path: Path, netmgr) -> Path:
         assert netmgr("plan", "lock", "--yes", "-f", str(path))[0] == 0
     assert "tombstone: true" in lock_path(path).read_text()
     return path
-
-
-def lock_path(plan: Path) -> Path:
-    return files.lock_path(plan)
 
 
 def exported(run, plan: Path, *options: str) -> Path:
@@ -66,7 +62,7 @@ def test_what_was_exported_becomes_the_same_lock(run, plan, options):
 
 def test_every_prefix_of_the_lock_is_exported_with_a_status_of_netbox(run, plan):
     rows = json.loads(exported(run, plan).read_text())["prefixes"]
-    lock = files.load_lock(lock_path(plan))
+    lock = load_lock(lock_path(plan))
     subnets = {str(prefix) for prefix in all_subnets(lock)}
     assert subnets <= {row["prefix"] for row in rows if row["status"] == "active"}
     for site, allocations in lock.sites.items():
@@ -170,7 +166,7 @@ def test_what_is_no_export_is_refused(refused, plan, text):
 
 def test_an_export_of_another_plan_is_refused(run, plan, refused):
     listing = exported(run, plan)
-    name = files.load_plan(plan).name
+    name = load_plan(plan).name
     plan.write_text(plan.read_text().replace(f"name: {name}", "name: elsewhere"))
     lock_path(plan).unlink()
     assert "is no whole export of the plan elsewhere" in refused("import", str(listing))

@@ -12,9 +12,8 @@ import yaml
 
 from netmgr.plan import files
 from netmgr.plan.allocate.space import enclosing
-from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Prefix
-from tests.locks import all_subnets, listed_networks
+from tests.locks import all_subnets, listed_networks, lock_of
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -174,10 +173,6 @@ def test_a_peer_that_is_not_listed_is_avoided_and_never_taken_for_the_hub(run, p
     assert run("adopt", "vnets.json", "--yes")[0] == 0
     assert pinned(plan)["office-peer"] == ["10.100.0.0/16"]
     assert len(pinned(plan)) == 3
-
-
-def lock_of(plan: Path) -> LockDocument:
-    return files.load_lock(files.lock_path(plan))
 
 
 def prefixes_of(plan: Path) -> list[tuple[str, str]]:

@@ -55,14 +55,19 @@ def test_a_kubelet_takes_as_many_pods_as_its_node_has_addresses():
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [("node", "evals-cpu-0"), ("router", "router-0.hub"), ("nat-host", "nat-0.evals")],
+    [
+        ("node", "evals-cpu-0"),
+        ("node", "training-gpu-6999"),
+        ("router", "router-0.hub"),
+        ("nat-host", "nat-0.evals"),
+    ],
 )
-def test_a_document_says_where_it_comes_from(command, name):
+def test_a_document_is_as_reviewed_and_says_where_it_comes_from(golden, command, name):
     done = run("render", command, name)
     assert done.exit_code == 0
     first, rest = done.stdout.split("\n", 1)
     assert first == f"# Of plan.yaml, by `netmgr plan render {command} {name}`."
-    assert rest == (GOLDEN / f"{name}.yaml").read_text()
+    golden(f"render/{name}.yaml", rest)
 
 
 def test_every_machines_document_goes_into_a_folder(own, tmp_path):
@@ -117,12 +122,12 @@ def test_what_is_not_planned_is_refused_with_what_is(command, told):
     assert re.search(told, str(done.exception))
 
 
-def test_cloud_resources_are_printed_as_reviewed_or_written_to_a_file(tmp_path):
-    reviewed = (GOLDEN / "main.tf").read_text()
-    assert run("render", "terraform").stdout == reviewed
+def test_cloud_resources_are_printed_as_reviewed_or_written_to_a_file(golden, tmp_path):
+    printed = run("render", "terraform").stdout
+    golden("render/main.tf", printed)
     target = tmp_path / "main.tf"
     assert run("render", "terraform", "--to", str(target)).stdout == ""
-    assert target.read_text() == reviewed
+    assert target.read_text() == printed
     assert [path.name for path in tmp_path.iterdir()] == ["main.tf"]
 
 

@@ -43,12 +43,11 @@ def program(folder: Path, *command: str, **variables: str) -> subprocess.Complet
 
 
 @pytest.fixture
-def folder(plan: Path, lock: Path) -> Path:
+def folder(lock: Path) -> Path:
     """A repository whose only commit has the plan and its lock."""
-    assert lock.exists()
     for arguments in (("init", "-b", "main"), ("add", "."), ("commit", "-m", "main")):
-        assert git(plan.parent, *arguments).returncode == 0
-    return plan.parent
+        assert git(lock.parent, *arguments).returncode == 0
+    return lock.parent
 
 
 def test_a_revision_or_a_file_is_compared_with_the_lock_of_today(folder, plan, lock, locked):

@@ -69,10 +69,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def test_it_is_the_golden_file(rendered_plan, rendered_network, golden):
-    golden("render/main.tf", terraform(rendered_plan, rendered_network))
-
-
 def faults(body: dict[str, Any], schema: dict[str, Any], where: str) -> Iterator[str]:
     """How a resource or a block departs from the provider's schema."""
     known = {name.rstrip("*"): kind for name, kind in schema.items()}

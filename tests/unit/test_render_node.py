@@ -36,13 +36,6 @@ def read(text: str) -> NodeDocument:
 
 
 @pytest.mark.parametrize(
-    "name", ["training-gpu-6999", "evals-cpu-0", "router-0.hub", "nat-0.evals"]
-)
-def test_it_is_the_golden_file(rendered_plan, rendered_lock, golden, name):
-    golden(f"render/{name}.yaml", render(rendered_plan, rendered_lock, name))
-
-
-@pytest.mark.parametrize(
     "name", ["training-gpu-0", "training-gpu-6999", "training-system-39", "evals-cpu-299"]
 )
 def test_an_agent_accepts_it_and_its_pods_fit(rendered_plan, rendered_lock, name):
