@@ -19,6 +19,14 @@ from tests.fakes.authority import Authority
 from tests.waiting import eventually
 
 SAID = BudgetsInForce((Budget("all", "", ("*",), Traffic.INTERNET_IN, 10**9),), "v1", enforce=True)
+NESTED = BudgetsInForce(
+    (
+        Budget("everyone", "", ("*",), Traffic.INTERNET_IN, 10**9),
+        Budget("some", "everyone", ("a*",), Traffic.INTERNET_IN, 10**8, per_day=10**12),
+    ),
+    "v1",
+    enforce=True,
+)
 NODES = {"node-1": 10, "node-2": 10}
 
 

@@ -5,6 +5,7 @@ translated.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -50,6 +51,9 @@ def packet(
     )
 
 
+received, outgoing, looped = (partial(packet, hooks=hooks) for hooks in (RECEIVED, SENT, LOOPED))
+
+
 def pod(address: str, traffic: Traffic) -> Counter:
     return Counter.of_pod(Address.parse(address), traffic)
 
@@ -62,13 +66,15 @@ def counted(*counters: Counter, masqueraded: bool = False) -> Outcome:
     return Outcome(frozenset(counters), masqueraded=masqueraded)
 
 
+def dropped(by: str, *counters: Counter) -> Outcome:
+    return Outcome(frozenset(counters), dropped_by=by)
+
+
 NOTHING = counted()
-FORGED, FORGED6 = Outcome(dropped_by="spoofed4"), Outcome(dropped_by="spoofed6")
-AWAY = Outcome(frozenset({Counter.of_pod(Address.parse(POD), PROTECTED)}), dropped_by="protected4")
-AWAY6 = Outcome(
-    frozenset({Counter.of_pod(Address.parse(POD6), PROTECTED)}), dropped_by="protected6"
-)
-NEAR, ELSEWHERE = Outcome(dropped_by="link_local6"), Outcome(dropped_by="forged4")
+FORGED, FORGED6 = dropped("spoofed4"), dropped("spoofed6")
+AWAY = dropped("protected4", pod(POD, PROTECTED))
+AWAY6 = dropped("protected6", pod(POD6, PROTECTED))
+NEAR, ELSEWHERE = dropped("link_local6"), dropped("forged4")
 OUTWARD = counted(pod(POD, OUT), node("FORWARD", OUT), masqueraded=True)
 OUTWARD6 = counted(pod(POD6, OUT), node("FORWARD", OUT, Family.V6), masqueraded=True)
 INWARD6 = counted(pod(POD6, IN), node("FORWARD", IN, Family.V6))
@@ -84,13 +90,10 @@ BOTH_MODES = {
     "pod to a pod of the node": (packet(POD, NEIGHBOUR, LINK, OTHER_LINK), NOTHING),
     "pod to a pod of the node, v6": (packet(POD6, NEIGHBOUR6, LINK, OTHER_LINK), NOTHING),
     "pod to a private address elsewhere": (packet(POD, "10.77.0.1", LINK, UPLINK), NOTHING),
-    "pod to the node": (packet(POD, NODE, LINK, hooks=RECEIVED), NOTHING),
-    "node to a pod": (packet(NODE, POD, oif=LINK, hooks=SENT), NOTHING),
-    "node to the internet": (
-        packet(NODE, WEB, oif=UPLINK, hooks=SENT),
-        counted(node("OUTPUT", OUT)),
-    ),
-    "internet to the node": (packet(WEB, NODE, UPLINK, hooks=RECEIVED), counted(node("INPUT", IN))),
+    "pod to the node": (received(POD, NODE, LINK), NOTHING),
+    "node to a pod": (outgoing(NODE, POD, oif=LINK), NOTHING),
+    "node to the internet": (outgoing(NODE, WEB, oif=UPLINK), counted(node("OUTPUT", OUT))),
+    "internet to the node": (received(WEB, NODE, UPLINK), counted(node("INPUT", IN))),
     "an address of a range that no pod has": (
         packet(UNKNOWN, WEB, LINK, UPLINK),
         counted(node("FORWARD", OUT), node("UNATTRIBUTED", OUT), masqueraded=True),
@@ -105,7 +108,7 @@ BOTH_MODES = {
         FORGED,
     ),
     "a neighbour's address to the node": (
-        packet(NEIGHBOUR, NODE, LINK, way_back=OTHER_LINK, hooks=RECEIVED),
+        received(NEIGHBOUR, NODE, LINK, way_back=OTHER_LINK),
         FORGED,
     ),
     "a neighbour's address, v6": (
@@ -117,123 +120,84 @@ BOTH_MODES = {
         packet(WEB, POD, UPLINK, LINK, way_back="eth1"),
         counted(pod(POD, IN), node("FORWARD", IN)),
     ),
-    "neighbour discovery": (packet("fe80::5", "fe80::1", LINK, hooks=RECEIVED, icmp=135), NEAR),
-    "duplicate address detection": (
-        packet("::", "ff02::1:ff00:5", LINK, hooks=RECEIVED, icmp=135),
-        NEAR,
-    ),
+    "neighbour discovery": (received("fe80::5", "fe80::1", LINK, icmp=135), NEAR),
+    "duplicate address detection": (received("::", "ff02::1:ff00:5", LINK, icmp=135), NEAR),
     "neighbour discovery of the uplink": (
-        packet("fe80::5", "ff02::1", UPLINK, hooks=RECEIVED, icmp=135),
+        received("fe80::5", "ff02::1", UPLINK, icmp=135),
         NOTHING,
     ),
-    "a router of the uplink": (
-        packet("fe80::5", "ff02::1", UPLINK, hooks=RECEIVED, icmp=134),
-        NOTHING,
-    ),
-    "a pod as router": (
-        packet("fe80::5", "ff02::1", LINK, hooks=RECEIVED, icmp=134),
-        Outcome(dropped_by="router6"),
-    ),
-    "a redirect": (
-        packet(POD, NODE, LINK, hooks=RECEIVED, icmp=5),
-        Outcome(dropped_by="redirect4"),
-    ),
-    "a redirect of the uplink": (packet(NODE2, NODE, UPLINK, hooks=RECEIVED, icmp=5), NOTHING),
-    "a redirect, v6": (
-        packet("fe80::5", "fe80::1", LINK, hooks=RECEIVED, icmp=137),
-        Outcome(dropped_by="redirect6"),
-    ),
-    "a DHCP answer": (
-        packet(POD, EVERYBODY, LINK, hooks=RECEIVED, udp=(67, 68)),
-        Outcome(dropped_by="dhcp4"),
-    ),
-    "a DHCP answer of the uplink": (
-        packet(NODE2, EVERYBODY, UPLINK, hooks=RECEIVED, udp=(67, 68)),
-        NOTHING,
-    ),
-    "a DHCP answer, v6": (
-        packet(POD6, "ff02::1", LINK, hooks=RECEIVED, udp=(547, 546)),
-        Outcome(dropped_by="dhcp6"),
-    ),
+    "a router of the uplink": (received("fe80::5", "ff02::1", UPLINK, icmp=134), NOTHING),
+    "a pod as router": (received("fe80::5", "ff02::1", LINK, icmp=134), dropped("router6")),
+    "a redirect": (received(POD, NODE, LINK, icmp=5), dropped("redirect4")),
+    "a redirect of the uplink": (received(NODE2, NODE, UPLINK, icmp=5), NOTHING),
+    "a redirect, v6": (received("fe80::5", "fe80::1", LINK, icmp=137), dropped("redirect6")),
+    "a DHCP answer": (received(POD, EVERYBODY, LINK, udp=(67, 68)), dropped("dhcp4")),
+    "a DHCP answer of the uplink": (received(NODE2, EVERYBODY, UPLINK, udp=(67, 68)), NOTHING),
+    "a DHCP answer, v6": (received(POD6, "ff02::1", LINK, udp=(547, 546)), dropped("dhcp6")),
     "a pod's address from elsewhere": (packet(POD, WEB, UPLINK, UPLINK), ELSEWHERE),
-    "a pod's address from elsewhere, to the node": (
-        packet(POD, NODE, UPLINK, hooks=RECEIVED),
-        ELSEWHERE,
-    ),
-    "a pod's address from elsewhere, v6": (
-        packet(POD6, WEB6, "eth1", UPLINK),
-        Outcome(dropped_by="forged6"),
-    ),
+    "a pod's address from elsewhere, to the node": (received(POD, NODE, UPLINK), ELSEWHERE),
+    "a pod's address from elsewhere, v6": (packet(POD6, WEB6, "eth1", UPLINK), dropped("forged6")),
     "a pod to the metadata, v6": (packet(POD6, METADATA6, LINK, UPLINK), AWAY6),
-    "loopback from elsewhere": (
-        packet("127.0.0.1", NODE, UPLINK, way_back="lo", hooks=RECEIVED),
-        ELSEWHERE,
-    ),
+    "loopback from elsewhere": (received("127.0.0.1", NODE, UPLINK, way_back="lo"), ELSEWHERE),
     "as many fragments as a pod may send": (packet(POD, WEB, LINK, UPLINK, fragments=200), OUTWARD),
     "more fragments than a pod may send": (
         packet(POD, WEB, LINK, UPLINK, fragments=201),
-        Outcome(dropped_by="fragments4"),
+        dropped("fragments4"),
     ),
     "more fragments than a pod may send, v6": (
         packet(POD6, WEB6, LINK, UPLINK, fragments=201),
-        Outcome(dropped_by="fragments6"),
+        dropped("fragments6"),
     ),
     "many fragments of the uplink": (packet(NODE2, POD, UPLINK, LINK, fragments=201), NOTHING),
     "a forged fragment": (
         packet(NEIGHBOUR, WEB, LINK, UPLINK, way_back=OTHER_LINK, fragments=1),
         FORGED,
     ),
-    "a pod to loopback": (
-        packet(POD, "127.0.0.1", LINK, hooks=RECEIVED),
-        Outcome(dropped_by="loopback4"),
-    ),
-    "the uplink to loopback": (
-        packet(NODE2, "127.0.0.1", UPLINK, hooks=RECEIVED),
-        Outcome(dropped_by="loopback4"),
-    ),
+    "a pod to loopback": (received(POD, "127.0.0.1", LINK), dropped("loopback4")),
+    "the uplink to loopback": (received(NODE2, "127.0.0.1", UPLINK), dropped("loopback4")),
     "an error of a connection": (packet(POD, NEIGHBOUR, LINK, OTHER_LINK, icmp=3), NOTHING),
     "an error that nobody caused": (
         packet(POD, NEIGHBOUR, LINK, OTHER_LINK, icmp=3, is_of_nobody=True),
-        Outcome(dropped_by="icmp4"),
+        dropped("icmp4"),
     ),
     "an error that nobody caused, to the internet": (
         packet(POD, WEB, LINK, UPLINK, icmp=3, is_of_nobody=True),
-        Outcome(dropped_by="icmp4"),
+        dropped("icmp4"),
     ),
     "an error that nobody caused, to the node, v6": (
-        packet(POD6, "2001:db8:ff::1", LINK, hooks=RECEIVED, icmp=2, is_of_nobody=True),
-        Outcome(dropped_by="icmp6"),
+        received(POD6, "2001:db8:ff::1", LINK, icmp=2, is_of_nobody=True),
+        dropped("icmp6"),
     ),
     "an error about others' connection": (
         packet(POD, WEB, LINK, UPLINK, icmp=3, is_of_others=True),
-        Outcome(dropped_by="icmp4"),
+        dropped("icmp4"),
     ),
     "an error about the node's connection, v6": (
-        packet(POD6, "2001:db8:ff::1", LINK, hooks=RECEIVED, icmp=2, is_of_others=True),
-        Outcome(dropped_by="icmp6"),
+        received(POD6, "2001:db8:ff::1", LINK, icmp=2, is_of_others=True),
+        dropped("icmp6"),
     ),
     "an error of the uplink about the node's connection": (
-        packet(NODE2, NODE, UPLINK, hooks=RECEIVED, icmp=3, is_of_others=True),
+        received(NODE2, NODE, UPLINK, icmp=3, is_of_others=True),
         NOTHING,
     ),
     "an error that nobody caused, of the uplink": (
-        packet(NODE2, NODE, UPLINK, hooks=RECEIVED, icmp=3, is_of_nobody=True),
-        Outcome(dropped_by="icmp4"),
+        received(NODE2, NODE, UPLINK, icmp=3, is_of_nobody=True),
+        dropped("icmp4"),
     ),
     "an error that nobody caused, of the uplink to a pod": (
         packet(NODE2, POD, UPLINK, LINK, icmp=3, is_of_nobody=True),
         NOTHING,
     ),
-    "loopback from a pod": (packet("127.0.0.1", NODE, LINK, way_back="lo", hooks=RECEIVED), FORGED),
+    "loopback from a pod": (received("127.0.0.1", NODE, LINK, way_back="lo"), FORGED),
     "the node's own address to many, heard by itself": (
-        packet(NODE, "224.0.0.251", UPLINK, hooks=RECEIVED),
+        received(NODE, "224.0.0.251", UPLINK),
         NOTHING,
     ),
     "the node's own address from elsewhere": (
         packet(NODE, POD, UPLINK, LINK, way_back="lo"),
         ELSEWHERE,
     ),
-    "loopback, v6": (packet("::1", "::1", "lo", "lo", hooks=LOOPED), NOTHING),
+    "loopback, v6": (looped("::1", "::1", "lo", "lo"), NOTHING),
 }
 
 CORRECTED = {
@@ -241,25 +205,19 @@ CORRECTED = {
     "a pod to the metadata's DNS": (packet(POD, METADATA, LINK, UPLINK, port=53), NOTHING),
     "an excepted pod to the metadata": (packet(NEIGHBOUR, METADATA, OTHER_LINK, UPLINK), NOTHING),
     "a pod to the metadata": (packet(POD, METADATA, LINK, UPLINK), AWAY),
-    "loopback": (packet("127.0.0.1", "127.0.0.1", "lo", "lo", hooks=LOOPED), NOTHING),
-    "node to its own public address": (
-        packet(PUBLIC_NODE, PUBLIC_NODE, "lo", "lo", hooks=LOOPED),
-        NOTHING,
-    ),
-    "node to the platform": (packet(NODE, PLATFORM, oif=UPLINK, hooks=SENT), NOTHING),
-    "node to instance metadata": (packet(NODE, METADATA, oif=UPLINK, hooks=SENT), NOTHING),
-    "other private range": (packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED), NOTHING),
+    "loopback": (looped("127.0.0.1", "127.0.0.1", "lo", "lo"), NOTHING),
+    "node to its own public address": (looped(PUBLIC_NODE, PUBLIC_NODE, "lo", "lo"), NOTHING),
+    "node to the platform": (outgoing(NODE, PLATFORM, oif=UPLINK), NOTHING),
+    "node to instance metadata": (outgoing(NODE, METADATA, oif=UPLINK), NOTHING),
+    "other private range": (received("192.168.1.1", NODE, UPLINK), NOTHING),
 }
 
 EXACT = {
     "loopback": (
-        packet("127.0.0.1", "127.0.0.1", "lo", "lo", hooks=LOOPED),
+        looped("127.0.0.1", "127.0.0.1", "lo", "lo"),
         counted(node("OUTPUT", OUT), node("INPUT", IN)),
     ),
-    "node to the platform": (
-        packet(NODE, PLATFORM, oif=UPLINK, hooks=SENT),
-        counted(node("OUTPUT", OUT)),
-    ),
+    "node to the platform": (outgoing(NODE, PLATFORM, oif=UPLINK), counted(node("OUTPUT", OUT))),
     "a pod to the metadata's DNS": (
         packet(POD, METADATA, LINK, UPLINK, port=53),
         counted(node("FORWARD", OUT)),
@@ -268,17 +226,14 @@ EXACT = {
     **{
         f"an error {name}": (
             packet(POD, WEB, LINK, UPLINK, icmp=3, **whose),
-            Outcome(frozenset({node("FORWARD", OUT)}), dropped_by="icmp4"),
+            dropped("icmp4", node("FORWARD", OUT)),
         )
         for name, whose in {
             "that nobody caused, to the internet": {"is_of_nobody": True},
             "about others' connection": {"is_of_others": True},
         }.items()
     },
-    "other private range": (
-        packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED),
-        counted(node("INPUT", IN)),
-    ),
+    "other private range": (received("192.168.1.1", NODE, UPLINK), counted(node("INPUT", IN))),
 }
 
 TABLE = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from itertools import product
-from pathlib import Path
 
 import pytest
 import yaml
@@ -28,15 +27,6 @@ def parsed(*budgets: str, head: str = "") -> BudgetsDocument:
     lines = ["apiVersion: netmgr.io/v1alpha1", "kind: Budgets", *([head] if head else [])]
     lines += ["budgets:", *(f"  - {budget}" for budget in budgets)]
     return loader.parse("\n".join(lines) + "\n", "budgets.yaml", BudgetsDocument)
-
-
-def test_the_sample_is_one() -> None:
-    sample = Path(__file__).parents[2] / "configs" / "budgets.yaml"
-    assert [one.name for one in loader.load(sample, BudgetsDocument).budgets_in_order()] == [
-        "everyone",
-        "uploads",
-        "research",
-    ]
 
 
 def test_budgets_are_given_parents_first() -> None:
@@ -71,6 +61,13 @@ def test_the_version_is_another_after_each_change_and_the_same_for_another_order
     assert len({first, *(document.version for document in changes)}) == 5
 
 
+NESTED = [
+    "{name: n0, namespaces: [a], internet-in: 1G}",
+    *(
+        f"{{name: n{number}, within: n{number - 1}, namespaces: [a], internet-in: 1G}}"
+        for number in range(1, 7)
+    ),
+]
 OTHER = "{name: other, namespaces: [other], internet-in: 1G}"
 REFUSED = [
     (
@@ -101,13 +98,7 @@ REFUSED = [
         "4: budgets[0].within: a within a is a circle",
     ),
     (
-        [
-            "{name: n0, namespaces: [a], internet-in: 1G}",
-            *(
-                f"{{name: n{number}, within: n{number - 1}, namespaces: [a], internet-in: 1G}}"
-                for number in range(1, 7)
-            ),
-        ],
+        NESTED,
         "10: budgets[6].within: n6 is within 6 budgets; nest at most 6",
     ),
     (
@@ -175,11 +166,7 @@ def test_budgets_of_two_directions_may_hold_the_same_namespaces() -> None:
 
 
 def test_six_budgets_may_be_in_one_another() -> None:
-    nested = [
-        f"{{name: n{number}, within: n{number - 1}, namespaces: [a], internet-in: 1G}}"
-        for number in range(1, 6)
-    ]
-    assert len(parsed("{name: n0, namespaces: [a], internet-in: 1G}", *nested).budgets) == 6
+    assert len(parsed(*NESTED[:6]).budgets) == 6
 
 
 def test_a_budget_of_which_each_node_has_too_little_is_warned_of() -> None:

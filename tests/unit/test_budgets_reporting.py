@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -276,10 +275,3 @@ def test_files_that_are_no_certificates_are_named(world: World) -> None:
     (world.credentials / "ca.crt").write_text("nothing")
     with pytest.raises(ConfigError, match=r"credentials: ca\.crt, tls\.crt and tls\.key have to"):
         BudgetsClient("127.0.0.1:1", world.credentials)
-
-
-def test_what_is_written_is_what_the_agent_reads(world: World) -> None:
-    world.reporter(world.server()).report()
-    content = json.loads(world.file.read_text())
-    assert content.keys() == {"boot", "asked", "answer"}
-    assert [budget["name"] for budget in content["answer"]["budgets"]] == ["all"]

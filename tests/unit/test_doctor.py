@@ -16,16 +16,15 @@ from netmgr.documents.node import Backend, NodeDocument
 from netmgr.errors import KernelError, SetupError
 from netmgr.findings import Finding
 from netmgr.kernel.conntrack import Occupancy
-from tests.builders import NODE_KEYS
 from tests.fakes.rules import FakeBackend
+from tests.fakes.sites import document
 
 NOWHERE = Path("/nowhere/node.yaml")
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> NodeDocument:
-    keys = {"node": {"name": "n"}, "ranges": ["10.0.0.0/24"], "state_dir": str(tmp_path)}
-    return NodeDocument.model_validate(NODE_KEYS | keys)
+    return document(state_dir=str(tmp_path))
 
 
 @pytest.fixture
@@ -140,10 +139,7 @@ def test_what_limits_wait_in_is_examined_where_there_are_limits(
     lacking = Finding(Severity.ERROR, "no HTB")
     monkeypatch.setattr(doctor, "open_kind", lambda _: FakeBackend())
     monkeypatch.setattr(doctor, "_queues", lambda: iter([lacking]))
-    given = {"node": {"name": "n"}, "ranges": ["10.0.0.0/24"]}
-    document = NodeDocument.model_validate(NODE_KEYS | given | keys)
-    findings = findings_of(document, "kernel")
-    assert findings == ([lacking] if keys else [])
+    assert findings_of(document(**keys), "kernel") == ([lacking] if keys else [])
 
 
 def test_modules_that_are_absent_are_named_with_the_command(

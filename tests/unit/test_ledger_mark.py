@@ -76,6 +76,13 @@ class Node:
         for name in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + name).unlink(missing_ok=True)
 
+    def lose_books(self, found: BooksState) -> None:
+        """For good, or but for the copy."""
+        self.ledger.close()
+        self.remove_books()
+        if found is BooksState.OLDER:
+            shutil.copy(self.path.with_name(COPY), self.path)
+
     @contextmanager
     def again(self, found: BooksState) -> Iterator[Ledger]:
         """The next agent's books."""
@@ -121,8 +128,7 @@ def test_the_true_books_are_known_after_every_kind_of_end(node: Node) -> None:
     ids=lambda left: " and ".join(sorted(left)),
 )
 def test_lost_books_begin_at_zero_and_are_a_gap(node: Node, left: set[str]) -> None:
-    node.ledger.close()
-    node.remove_books()
+    node.lose_books(BooksState.LOST)
     former = node.mark
     if "empty file" in left:
         node.path.touch()
@@ -149,9 +155,7 @@ def test_lost_books_begin_at_zero_and_are_a_gap(node: Node, left: set[str]) -> N
 def test_an_older_copy_begins_at_zero_and_is_a_gap_since_it_was_made(
     node: Node, *, is_rebooted: bool
 ) -> None:
-    node.ledger.close()
-    node.remove_books()
-    shutil.copy(node.path.with_name(COPY), node.path)
+    node.lose_books(BooksState.OLDER)
     if is_rebooted:
         node.reboot()
     with node.again(BooksState.OLDER) as after:
@@ -173,10 +177,7 @@ def test_an_older_copy_begins_at_zero_and_is_a_gap_since_it_was_made(
 def test_killed_before_its_first_reading_an_agent_leaves_the_beginning_to_the_next(
     node: Node, found: BooksState
 ) -> None:
-    node.ledger.close()
-    node.remove_books()
-    if found is BooksState.OLDER:
-        shutil.copy(node.path.with_name(COPY), node.path)
+    node.lose_books(found)
     with closing(opened(node.path, node.clock)) as killed:
         assert killed.examine([node.mark or A], has_counters=True) is found
         node.mark = killed.mark
@@ -188,10 +189,7 @@ def test_killed_before_its_first_reading_an_agent_leaves_the_beginning_to_the_ne
 def test_a_loss_is_one_gap_although_the_small_file_of_before_is_there_still(
     node: Node, monkeypatch: pytest.MonkeyPatch, found: BooksState
 ) -> None:
-    node.ledger.close()
-    node.remove_books()
-    if found is BooksState.OLDER:
-        shutil.copy(node.path.with_name(COPY), node.path)
+    node.lose_books(found)
     before = node.path.with_name(MARK_FILE).read_text()
     with monkeypatch.context() as failing:
         failing.setattr(mark, "write", Mock(side_effect=StateError("no space")))
@@ -266,14 +264,6 @@ def test_what_could_not_be_written_before_a_crash_is_missed(node: Node) -> None:
         other.rollback()
     with node.again(BooksState.OLDER) as after:
         assert (pod_bytes(after), gaps(after)) == (0, {"ledger-older": 1})
-
-
-def test_totals_that_fell_within_the_true_books_are_noticed(node: Node) -> None:
-    node.ledger.close()
-    with sqlite3.connect(node.path) as connection:
-        connection.execute("UPDATE total SET bytes = 7 WHERE scope = 'namespace'")
-    with node.again(BooksState.OLDER):
-        pass
 
 
 def test_books_that_never_had_a_mark_are_taken_as_they_are(path: Path, clock: Clock) -> None:

@@ -9,15 +9,12 @@ from pydantic import ValidationError
 
 from netmgr.limits import connections
 from netmgr.limits.connections import FIRST, Owner, Wanted
-from netmgr.model import Attachment, AttachmentKey, PodRef
-from netmgr.prefixes import Address
 from netmgr.rules import nft_chains
 from netmgr.rules.nft_table import Listing
 from tests.fakes.sites import document
+from tests.unit.limit_cases import pod
 
-POD = Attachment(
-    AttachmentKey("one", "eth0"), PodRef("team", "job-1"), (Address.parse("10.0.0.1"),), "nm1", ""
-)
+POD = pod("team", "job-1", "nm1")
 OWN, SHARED = Owner("team", "job-1"), Owner("team", "")
 
 
@@ -130,8 +127,8 @@ def test_without_limits_there_is_no_table() -> None:
 
 
 def test_pods_of_several_namespaces_have_their_own_chains() -> None:
-    other = replace(POD, pod=PodRef("other", "job-2"), host_link="nm2")
-    linkless = replace(POD, pod=PodRef("third", "job-3"), host_link="")
+    other = pod("other", "job-2", "nm2")
+    linkless = replace(pod("third", "job-3"), host_link="")
     given = document("node", limits=[limit(9, 9, namespaces="*")]).limits
     found = connections.wanted(given, [POD, other, linkless])
     assert found.links == {"nm1": SHARED, "nm2": Owner("other", "")}

@@ -96,13 +96,17 @@ def test_quotas_have_a_chain_of_their_own_that_internet_packets_meet_first() -> 
         f"add rule internet_out_nm3 {outside} goto charge_internet_out_nm3",
         "add rule internet_out_nm3 ip6 daddr != fc00::/7 goto charge_internet_out_nm3",
     ]
-    assert commands(rules.changed([CHARGED_ONLY], [], PEERS))[:6] == [
+    outside = "ip saddr != 10.0.0.0/8 ip saddr != 172.16.0.0/12"
+    assert commands(rules.changed([CHARGED_ONLY], [], PEERS)) == [
         "add chain charge_internet_in_nm4",
         'add rule charge_internet_in_nm4 quota name "day" meta priority set 1:31',
         'add rule charge_internet_in_nm4 quota name "month" meta priority set 1:30',
         'add rule charge_internet_in_nm4 quota name "other" drop',
         'add rule charge_internet_in_nm4 meta priority 1:30 fwd to "netmgr-in"',
         'add rule charge_internet_in_nm4 meta priority 1:31 fwd to "netmgr-in"',
+        base(CHARGED_ONLY, "egress"),
+        f"add rule internet_in_nm4 {outside} goto charge_internet_in_nm4",
+        "add rule internet_in_nm4 ip6 saddr != fc00::/7 goto charge_internet_in_nm4",
     ]
 
 

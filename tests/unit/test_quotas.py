@@ -13,9 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from netmgr.documents.limits import QuotaPeriod
-from netmgr.limits import quotas, rules, tree
+from netmgr.limits import quotas, tree
 from netmgr.limits.quotas import NodeQuota, QuotaReading, Standing
-from netmgr.limits.rules import KnownPeers, LinkChain
 from netmgr.limits.tree import Limited, LinkClasses
 from netmgr.model import PodRef, Traffic
 from tests.fakes.sites import document
@@ -206,13 +205,6 @@ def test_a_count_that_was_reset_opens_nothing() -> None:
 
 def test_more_than_there_is_may_be_used() -> None:
     assert settled(reading(1000, 250, 250, 0, 2000), former=NEW) == [(0, 0)]
-
-
-def test_without_a_rate_only_what_is_beyond_a_quota_waits() -> None:
-    chain = LinkChain("nm1", 7, IN, 0, quotas=(("day", 0x30),))
-    text = rules.whole([chain], KnownPeers([]))
-    assert 'quota name "day" meta priority set 1:30 comment ' in text
-    assert text.count("fwd") == text.count('meta priority 1:30 fwd to "netmgr-in"') == 1
 
 
 def test_the_class_of_what_is_beyond_a_quota_is_in_its_namespaces() -> None:

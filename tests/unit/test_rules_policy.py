@@ -13,9 +13,8 @@ from netmgr.documents.node import NodeDocument
 from netmgr.model import LINK_PREFIX, PROTECTED, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.isolation import Isolation
-from netmgr.rules.model import FORWARDED, Abilities, Hook, OnLink, SetSpec, Side, Spoke
+from netmgr.rules.model import FORWARDED, Abilities, Hook, OnLink, SetSpec, Side
 from netmgr.rules.policy import Policy, desired
-from tests.fakes.passage import spoke_of
 from tests.fakes.sites import SITES, document
 
 CLASSES = {"classes": [{"name": "other", "prefixes": ["10.0.0.0/8", "203.0.113.0/24"]}]}
@@ -159,12 +158,6 @@ def test_spokes_of_ipv6_alone_are_kept_apart():
 def test_a_hub_without_spokes_keeps_nothing_apart():
     assert Isolation.of(document("hub-router", sites=sites(0))) is None
     assert Isolation.of(document("node", **ALONE)) is None
-
-
-def test_the_spoke_of_an_address():
-    spokes = [Spoke("a", (Prefix.parse("10.1.0.0/16"),)), Spoke("b", (Prefix.parse("fd00::/48"),))]
-    assert spoke_of(spokes, Address.parse("fd00::1")) is spokes[1]
-    assert spoke_of(spokes, Address.parse("10.2.0.1")) is None
 
 
 def with_classes(*classes: dict, **keys) -> NodeDocument:

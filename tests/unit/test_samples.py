@@ -13,6 +13,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from netmgr.documents.budgets import BudgetsDocument
 from netmgr.documents.loader import load, parse
 from netmgr.documents.node import NodeDocument
 from netmgr.plan.document import PlanDocument
@@ -50,14 +51,16 @@ def given(data: Any, prefix: str, known: set[str]) -> Iterator[str]:
             yield from given(value, f"{path}.", known)
 
 
-@pytest.mark.parametrize("text", [TEXT, UNCOMMENTED], ids=["as it stands", "in full"])
-def test_the_sample_of_a_node_is_valid(text):
-    parse(text, "configs/node.yaml", NodeDocument)
-
-
-@pytest.mark.parametrize("name", ["plan.yaml", "twenty-clusters.yaml"])
-def test_the_samples_of_plans_are_valid(name):
-    load(CONFIGS / "plan" / name, PlanDocument)
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("plan/plan.yaml", PlanDocument),
+        ("plan/twenty-clusters.yaml", PlanDocument),
+        ("budgets.yaml", BudgetsDocument),
+    ],
+)
+def test_the_samples_of_plans_and_budgets_are_valid(name, document):
+    load(CONFIGS / name, document)
 
 
 def test_the_sample_of_a_node_names_every_key():
