@@ -66,16 +66,17 @@ def opened(path: Path, clock: Clock, boot_id: str = "boot-1") -> Ledger:
     return Ledger(LedgerStore(path), clock=clock, linger_seconds=LINGER, boot_id=boot_id)
 
 
-def pod_bytes(ledger: Ledger, name: str = "web-0", traffic: Traffic = OUT) -> int | None:
+def pod_bytes(ledger: Ledger, name: str = "web-0") -> int | None:
+    """Internet traffic out, as of the namespace."""
     totals = {(total["pod"], total["traffic"]): total["bytes"] for total in ledger.totals().pods}
-    return totals.get((name, traffic))
+    return totals.get((name, OUT))
 
 
-def namespace_bytes(ledger: Ledger, namespace: str = "team-a", traffic: Traffic = OUT) -> int:
-    totals = ledger.totals().namespaces
-    return {(total["namespace"], total["traffic"]): total["bytes"] for total in totals}[
-        namespace, traffic
-    ]
+def namespace_bytes(ledger: Ledger) -> int:
+    totals = {
+        (row["namespace"], row["traffic"]): row["bytes"] for row in ledger.totals().namespaces
+    }
+    return totals["team-a", OUT]
 
 
 def gaps(ledger: Ledger) -> dict[str, int]:

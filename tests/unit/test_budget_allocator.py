@@ -19,19 +19,20 @@ RATE = 1_000_000_000
 BUDGET = Budget("everyone", "", ("*",), Traffic.INTERNET_IN, RATE)
 QUOTA = replace(BUDGET, per_day=10**12)
 IDLE = BudgetUse(0, 0, 0, 0, DAY, 0, 0)
+NOTHING_LENT = Grant(0, 0, 0, 0, DAY, 0)
 
 
 class Cluster:
     """A leader and ten nodes that report every five seconds, each with what `uses` says."""
 
-    def __init__(self, budget: Budget = BUDGET, ceilings: object = None, epoch: int = 1) -> None:
+    def __init__(self, budget: Budget = BUDGET, ceilings: object = None) -> None:
         self.now = 100.0
         self.budget = budget
         self.nodes = [f"node-{number}" for number in range(10)]
         self.uses = defaultdict(lambda: IDLE)
         self.grants: dict[str, Grant] = {}
         self.sequence = 0
-        self.take_over(epoch, ceilings)
+        self.take_over(1, ceilings)
 
     def take_over(self, epoch: int, ceilings: object = None) -> None:
         self.leader = BudgetAllocator(epoch, self.now, DAY, ceilings)
@@ -46,15 +47,12 @@ class Cluster:
         self.grants[name] = answer.grants["everyone"]
         return self.grants[name]
 
-    def use(self, name: str, waiting: int = 0, free: int = 0) -> None:
+    def use(self, name: str, waiting: int) -> None:
         """What its pods do; it has what it was lent."""
-        held = self.grants[name].rate if name in self.grants else 0
-        count, allowance = self.uses[name].bytes, 0
-        if name in self.grants:
-            allowance = self.grants[name].allowance
-        rate = held if waiting else free
-        count = min(allowance, count + int(rate * PERIOD / 8))
-        self.uses[name] = BudgetUse(held, rate, waiting, free, DAY, count, allowance)
+        grant = self.grants.get(name, NOTHING_LENT)
+        rate = grant.rate if waiting else 0
+        count = min(grant.allowance, self.uses[name].bytes + int(rate * PERIOD / 8))
+        self.uses[name] = BudgetUse(grant.rate, rate, waiting, 0, DAY, count, grant.allowance)
 
     def go_on(self, seconds: float, waiting: int = 0, names: list[str] | None = None) -> None:
         end = self.now + seconds
@@ -66,6 +64,13 @@ class Cluster:
             for name in names or self.nodes:
                 self.use(name, waiting)
                 self.report(name)
+
+
+def busy(budget: Budget = BUDGET) -> Cluster:
+    """One whose pods have waited for a minute."""
+    cluster = Cluster(budget)
+    cluster.go_on(60, waiting=3)
+    return cluster
 
 
 def test_pods_that_wait_have_the_same_level() -> None:
@@ -115,8 +120,7 @@ def test_the_first_leader_lends_at_once() -> None:
 
 
 def test_a_new_leader_does_not_lend_what_unheard_nodes_may_hold() -> None:
-    cluster = Cluster()
-    cluster.go_on(60, waiting=3)
+    cluster = busy()
     cluster.take_over(2, {})
     heard = cluster.nodes[:5]
     held = sum(cluster.grants[name].rate for name in heard)
@@ -130,8 +134,7 @@ def test_a_new_leader_does_not_lend_what_unheard_nodes_may_hold() -> None:
 
 
 def test_a_new_leader_leaves_their_safe_rates_to_nodes_that_it_never_hears() -> None:
-    cluster = Cluster()
-    cluster.go_on(60, waiting=3)
+    cluster = busy()
     cluster.take_over(2)
     # Nobody knows since when they are silent.
     cluster.go_on(HOLD + 4 * PERIOD, waiting=3, names=cluster.nodes[:5])
@@ -151,8 +154,7 @@ def test_what_is_dropped_beyond_an_allowance_raises_none() -> None:
 
 
 def test_what_a_silent_node_holds_is_lent_to_nobody_until_its_lease_has_ended() -> None:
-    cluster = Cluster()
-    cluster.go_on(60, waiting=3)
+    cluster = busy()
     gone = cluster.grants["node-9"].rate
     heard = cluster.nodes[:9]
     cluster.go_on(LEASE - PERIOD, waiting=3, names=heard)
@@ -181,8 +183,7 @@ def test_a_node_counts_with_its_safe_rate_until_it_is_known_to_have_an_answer(
 
 
 def test_a_decrease_counts_when_it_is_reported() -> None:
-    cluster = Cluster()
-    cluster.go_on(60, waiting=3)
+    cluster = busy()
     held = cluster.leader.rates["everyone"].held
     rate = cluster.grants["node-9"].rate
     cluster.uses["node-9"] = replace(IDLE, held=rate)
@@ -194,8 +195,7 @@ def test_a_decrease_counts_when_it_is_reported() -> None:
 
 
 def test_a_deleted_node_has_its_safe_rate_until_its_token_has_expired() -> None:
-    cluster = Cluster()
-    cluster.go_on(60, waiting=3)
+    cluster = busy()
     cluster.leader.set_nodes(dict.fromkeys(cluster.nodes[:9], 30), cluster.now)
     cluster.go_on(LEASE + 60, waiting=3, names=cluster.nodes[:9])
     assert cluster.grants["node-0"].safe == RATE // 9
@@ -205,8 +205,7 @@ def test_a_deleted_node_has_its_safe_rate_until_its_token_has_expired() -> None:
 
 
 def test_who_is_silent_has_the_safe_rate_of_when_it_was_told() -> None:
-    cluster = Cluster()
-    cluster.go_on(60, waiting=3)
+    cluster = busy()
     many = [*cluster.nodes, *(f"new-{number}" for number in range(90))]
     cluster.leader.set_nodes(dict.fromkeys(many, 30), cluster.now)
     cluster.go_on(LEASE + 5, names=many[9:])
@@ -220,7 +219,7 @@ def test_weight_is_no_more_than_the_pods_that_a_node_can_have() -> None:
     for _ in range(12):
         cluster.go_on(5, waiting=30, names=cluster.nodes[1:])
         liar = BudgetUse(10**11, 10**11, 100_000, 10**11, DAY, 0, 0)
-        held = cluster.grants["node-0"].rate if "node-0" in cluster.grants else 0
+        held = cluster.grants.get("node-0", NOTHING_LENT).rate
         cluster.uses["node-0"] = replace(liar, held=held)
         cluster.report("node-0")
     assert cluster.grants["node-0"].rate == pytest.approx(RATE / 10, rel=0.1)
@@ -259,8 +258,7 @@ def test_a_quota_is_used_up_and_never_exceeded() -> None:
 
 
 def test_an_allowance_is_taken_back_when_the_node_says_so() -> None:
-    cluster = Cluster(QUOTA)
-    cluster.go_on(60, waiting=3)
+    cluster = busy(QUOTA)
     cluster.uses["node-9"] = replace(
         cluster.uses["node-9"], allowance=cluster.grants["node-9"].allowance, held=0, waiting=0
     )
@@ -274,8 +272,7 @@ def test_an_allowance_is_taken_back_when_the_node_says_so() -> None:
 
 
 def test_a_node_that_lost_its_count_is_charged_with_all_it_may_have_passed() -> None:
-    cluster = Cluster(QUOTA)
-    cluster.go_on(60, waiting=3)
+    cluster = busy(QUOTA)
     node = cluster.uses["node-9"]
     allowance = cluster.grants["node-9"].allowance
     cluster.uses["node-9"] = replace(node, bytes=0, allowance=0)
@@ -296,8 +293,7 @@ def test_a_node_that_lost_all_it_knew_is_charged_with_what_it_was_lent() -> None
 
 
 def test_a_new_leader_reserves_what_the_former_may_have_lent() -> None:
-    cluster = Cluster(QUOTA)
-    cluster.go_on(60, waiting=3)
+    cluster = busy(QUOTA)
     ceilings = cluster.leader.ceilings()
     ceiling = ceilings["everyone"][DAY]
     cluster.take_over(2, ceilings)
@@ -330,8 +326,7 @@ def test_what_is_left_to_nobody_after_a_change_of_leaders_counts_as_used() -> No
 
 
 def test_a_day_begins_with_what_was_kept_for_it() -> None:
-    cluster = Cluster(QUOTA)
-    cluster.go_on(60, waiting=3)
+    cluster = busy(QUOTA)
     cluster.leader.tick(cluster.now, DAY + 1)
     grant = cluster.report("node-0")
     assert grant.day == DAY + 1

@@ -78,11 +78,11 @@ class Running:
     def address(self) -> tuple[str, int]:
         return "127.0.0.1", self.server.port
 
-    def lead(self, said: BudgetsInForce = NESTED) -> None:
-        self.keeper.look(said, NODES)
+    def lead(self) -> None:
+        self.keeper.look(NESTED, NODES)
         eventually(lambda: self.server.leading is not None)
         eventually(lambda: self.server.ceilings)
-        self.keeper.look(said, NODES)
+        self.keeper.look(NESTED, NODES)
 
     def client(self, *names: str) -> Client:
         return Client(self.address, self.authority.client(self.authority.certify(*names)))

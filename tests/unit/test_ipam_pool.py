@@ -22,8 +22,8 @@ def states(block: FamilyPool) -> tuple[int, int, int, int | None]:
     return shown["allocated"], shown["cooldown"], shown["free"], shown.get("withdrawn")
 
 
-def given(block: FamilyPool, count: int, at: float = 1000) -> list[str]:
-    return [str(block.take(KEY, at)) for _ in range(count)]
+def given(block: FamilyPool, count: int) -> list[str]:
+    return [str(block.take(KEY, 1000)) for _ in range(count)]
 
 
 def test_every_address_of_a_block_is_given_first_and_last_included():

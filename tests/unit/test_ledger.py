@@ -154,21 +154,18 @@ def test_everything_is_there_after_closing_and_opening(path: Path, clock: Clock)
 
 
 def test_a_reboot_drops_counters_ends_pods_and_keeps_totals(path: Path, clock: Clock) -> None:
-    ledger = opened(path, clock)
-    ledger.begin([counter()], WEB)
-    ledger.begin([hook("INPUT", IN)], None)
-    ledger.post([reading(500), Sample(hook("INPUT", IN), 7, 1)])
-    ledger.close()
-    after = opened(path, clock, "boot-2")
-    assert after.counters() == {}
-    totals = after.totals()
-    assert [(total["bytes"], total["live"]) for total in totals.pods] == [(500, False)]
-    assert (namespace_bytes(after), totals.node[0]["bytes"], totals.rules) == (500, 7, [])
-    assert gaps(after) == {"reboot": 1}
-    after.close()
-    same_boot = opened(path, clock, "boot-2")
-    assert gaps(same_boot) == {"reboot": 1}
-    same_boot.close()
+    with closing(opened(path, clock)) as ledger:
+        ledger.begin([counter()], WEB)
+        ledger.begin([hook("INPUT", IN)], None)
+        ledger.post([reading(500), Sample(hook("INPUT", IN), 7, 1)])
+    with closing(opened(path, clock, "boot-2")) as after:
+        assert after.counters() == {}
+        totals = after.totals()
+        assert [(total["bytes"], total["live"]) for total in totals.pods] == [(500, False)]
+        assert (namespace_bytes(after), totals.node[0]["bytes"], totals.rules) == (500, 7, [])
+        assert gaps(after) == {"reboot": 1}
+    with closing(opened(path, clock, "boot-2")) as same_boot:
+        assert gaps(same_boot) == {"reboot": 1}
 
 
 def test_the_log_is_bounded_by_checkpoints_and_unchanged_readings_write_nothing(
@@ -272,33 +269,29 @@ def test_a_reboot_is_as_long_as_the_machine_is_up_and_the_longest_pause_between_
 
 
 def test_a_reboot_without_live_counters_is_no_gap(path: Path, clocks: TwoClocks) -> None:
-    ledger = opened(path, clocks)
-    ledger.begin([counter()], WEB)
-    ledger.post([reading(500)])
-    ledger.end([counter()])
-    ledger.close()
+    with closing(opened(path, clocks)) as ledger:
+        ledger.begin([counter()], WEB)
+        ledger.post([reading(500)])
+        ledger.end([counter()])
     clocks.pass_time(60)
-    after = opened(path, clocks, "boot-2")
-    assert (gaps(after), gap_seconds(after, Gap.REBOOT)) == ({}, 0.0)
-    assert after.totals().pods[0]["bytes"] == 500
-    after.close()
+    with closing(opened(path, clocks, "boot-2")) as after:
+        assert (gaps(after), gap_seconds(after, Gap.REBOOT)) == ({}, 0.0)
+        assert after.totals().pods[0]["bytes"] == 500
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_what_an_agent_finds_removed_was_so_since_its_predecessor_read_last(
     path: Path, clocks: TwoClocks, step: float
 ) -> None:
-    ledger = opened(path, clocks)
-    ledger.begin([counter(), counter(address=ADDRESS6)], WEB)
-    ledger.post([reading(500)])
-    ledger.close()
+    with closing(opened(path, clocks)) as ledger:
+        ledger.begin([counter(), counter(address=ADDRESS6)], WEB)
+        ledger.post([reading(500)])
     clocks.pass_time(33)
     clocks.time += step
-    after = opened(path, clocks)
-    after.restart([counter()])
-    assert gap_seconds(after, Gap.REMOVED) == 33
-    after.post([reading(1), reading(1, of=counter(address=ADDRESS6))])
-    after.close()
+    with closing(opened(path, clocks)) as after:
+        after.restart([counter()])
+        assert gap_seconds(after, Gap.REMOVED) == 33
+        after.post([reading(1), reading(1, of=counter(address=ADDRESS6))])
 
 
 def test_not_durable_lasts_until_it_is_written_and_that_is_written_too(

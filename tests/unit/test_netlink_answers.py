@@ -14,7 +14,6 @@ from netmgr.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, Netlink, Operation, a
 
 REQUEST = Operation("link dump", links.RTM_GETLINK, netlink.NLM_F_DUMP, b"")
 NAME = attribute(3, b"eth0\0")
-PADDING = 3
 LINK = struct.pack("=BxHiII", 0, 1, 7, 1, 0) + NAME
 OTHER = LINK.replace(b"eth0", b"eth1")
 
@@ -61,26 +60,16 @@ def test_what_is_whole_is_read(answered):
     assert (link.number, link.name, link.up) == (7, "eth0", True)
 
 
-def test_a_listing_that_a_change_interrupted_is_made_again(answered):
-    interrupted = message(RTM_NEWLINK, LINK, flags=netlink.NLM_F_DUMP_INTR)
-    listed = [
-        *(interrupted, message(NLMSG_DONE, bytes(4))),
-        *(message(RTM_NEWLINK, OTHER, 2), message(NLMSG_DONE, bytes(4), 2)),
-    ]
-    assert [link.name for link in dump(answered(*listed))] == ["eth1"]
-
-
-def test_a_listing_that_every_change_interrupts_is_what_the_last_one_was(answered):
-    flags = netlink.NLM_F_DUMP_INTR
-    attempts = range(1, 6)
-    listed = [
-        part
-        for number in attempts
-        for part in (
-            message(RTM_NEWLINK, OTHER if number == attempts[-1] else LINK, number, flags),
-            message(NLMSG_DONE, bytes(4), number),
-        )
-    ]
+@pytest.mark.parametrize(("interrupted", "attempts"), [(1, 2), (5, 5)])
+def test_a_listing_that_changes_interrupt_is_made_again_up_to_five_times(
+    answered, interrupted, attempts
+):
+    listed = []
+    for number in range(1, attempts + 1):
+        flags = netlink.NLM_F_DUMP_INTR if number <= interrupted else 0
+        link = OTHER if number == attempts else LINK
+        listed.append(message(RTM_NEWLINK, link, number, flags))
+        listed.append(message(NLMSG_DONE, bytes(4), number))
     assert [link.name for link in dump(answered(*listed))] == ["eth1"]
 
 

@@ -25,21 +25,20 @@ CLAIM_NAMESPACE = "netmgr-claims"
 
 
 class Virtual:
-    """Time, and a server whose requests take `seconds` each."""
+    """Time, and a server whose requests take a hundredth of a second each."""
 
-    def __init__(self, seconds: float = 0.01) -> None:
+    def __init__(self) -> None:
         self.time = VirtualTime()
         self.server = ApiServer(self.time)
-        self.seconds = seconds
 
     def start(self, work: Callable[[], object], owner: str = "tested") -> None:
         """Do this beside all else."""
         self.time.start_for(owner, work, owner)
 
     def api(self, client: str = "tested") -> Api:
-        return self.server.api(client, self.seconds)
+        return self.server.api(client, 0.01)
 
-    def leadership(self, lost: threading.Event | None = None) -> Leadership:
+    def leadership(self) -> Leadership:
         changed = threading.Event()
         return Leadership(
             self.api(),
@@ -47,13 +46,14 @@ class Virtual:
             ObjectCache(partial(node_view, pool_label=POOL_LABEL), changed),
             ObjectCache(agent_pod, changed),
             "/api/v1/namespaces/netmgr/pods",
-            lost or threading.Event(),
+            threading.Event(),
             lambda: None,
             self.time,
         )
 
-    def start_controller(self, plan: PlanWatch, name: str = "controller") -> None:
+    def start_controller(self, plan: PlanWatch) -> None:
         """One as a Deployment starts it: with its election, watches and reconcilers."""
+        name = "controller"
         api = self.api(name)
         health, telemetry = ControllerHealth(self.time.monotonic), Telemetry(api)
         settings = ControllerSettings(
@@ -66,8 +66,8 @@ class Virtual:
 
 
 @contextmanager
-def virtual(seconds: float = 0.01) -> Iterator[Virtual]:
-    made = Virtual(seconds)
+def virtual() -> Iterator[Virtual]:
+    made = Virtual()
     try:
         yield made
     finally:
