@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from netmgr.prefixes import Prefix
+
 NODE_KEYS: dict[str, Any] = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node"}
 PLAN_KEYS: dict[str, Any] = {"apiVersion": "netmgr.io/v1alpha1", "kind": "NetworkPlan"}
 
@@ -12,6 +14,10 @@ def plan_of(clusters: dict[str, Any], **keys: Any) -> dict[str, Any]:
     """A plan with these clusters, and pools that hold them."""
     pools = {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]}
     return {**PLAN_KEYS, "name": "test", "pools": pools, "clusters": clusters, **keys}
+
+
+def prefixes(*texts: str) -> tuple[Prefix, ...]:
+    return tuple(map(Prefix.parse, texts))
 
 
 PRICES = """\

@@ -32,6 +32,15 @@ SERVICES = [
 """What the first spoke's NAT host opens."""
 
 
+def star(spokes: int, **prefixes: list[str]) -> list[dict[str, Any]]:
+    """A hub, so many spokes with prefixes of both families, and those with the given prefixes."""
+    made = {
+        f"s{number}": [f"10.{number}.0.0/16", f"fd00:{number:x}::/48"] for number in range(spokes)
+    }
+    named = {"hub": ["10.255.0.0/16"], **made, **prefixes}
+    return [{"name": name, "prefixes": texts} for name, texts in named.items()]
+
+
 def document(role: str = "node", **keys: Any) -> NodeDocument:
     """The document of one machine; a node is of the first spoke, and so is a NAT host."""
     own: dict[str, dict[str, Any]] = {

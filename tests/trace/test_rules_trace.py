@@ -4,7 +4,6 @@ translated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -246,34 +245,30 @@ TABLE = [
 ]
 
 
-@pytest.fixture
-def kernel_with() -> Callable[..., FakeBackend]:
-    def make(node_rules: NodeRules, *, masquerade: bool = True) -> FakeBackend:
-        ranges = (Prefix.parse("10.1.0.0/24"), Prefix.parse("2001:db8:1::/64"))
-        policy = Policy(
-            internal=tuple(merge((*SPECIAL_USE, *PRIVATE_USE, *ranges))),
-            ranges=ranges,
-            masquerade=masquerade,
-            node_rules=node_rules,
-            rule_owner="openai",
-            exact_prefix=Prefix.parse("10.0.0.0/8"),
-            protection=Protection(PLATFORMS, excepted=frozenset({"trusted"})),
-            sources=Sources(
-                own=tuple(merge((*ranges, *map(Prefix.parse, (NODE, "127.0.0.0/8", "::1"))))),
-                fragments=10,
-            ),
-        )
-        kernel = FakeBackend()
-        rules = Rules(kernel, policy)
-        rules.know([Address.parse(NEIGHBOUR)], "trusted", OTHER_LINK)
-        rules.apply(rules.plan([Address.parse(one) for one in (POD, NEIGHBOUR, POD6, NEIGHBOUR6)]))
-        return kernel
-
-    return make
+def kernel_with(node_rules: NodeRules, *, masquerade: bool = True) -> FakeBackend:
+    ranges = (Prefix.parse("10.1.0.0/24"), Prefix.parse("2001:db8:1::/64"))
+    policy = Policy(
+        internal=tuple(merge((*SPECIAL_USE, *PRIVATE_USE, *ranges))),
+        ranges=ranges,
+        masquerade=masquerade,
+        node_rules=node_rules,
+        rule_owner="openai",
+        exact_prefix=Prefix.parse("10.0.0.0/8"),
+        protection=Protection(PLATFORMS, excepted=frozenset({"trusted"})),
+        sources=Sources(
+            own=tuple(merge((*ranges, *map(Prefix.parse, (NODE, "127.0.0.0/8", "::1"))))),
+            fragments=10,
+        ),
+    )
+    kernel = FakeBackend()
+    rules = Rules(kernel, policy)
+    rules.know([Address.parse(NEIGHBOUR)], "trusted", OTHER_LINK)
+    rules.apply(rules.plan([Address.parse(one) for one in (POD, NEIGHBOUR, POD6, NEIGHBOUR6)]))
+    return kernel
 
 
 @pytest.mark.parametrize(("mode", "sent", "outcome"), TABLE)
-def test_a_packet_hits_exactly_the_counters_it_should(kernel_with, mode, sent, outcome):
+def test_a_packet_hits_exactly_the_counters_it_should(mode, sent, outcome):
     kernel = kernel_with(mode)
     assert kernel.send(sent) == outcome
     hit = {
@@ -284,6 +279,6 @@ def test_a_packet_hits_exactly_the_counters_it_should(kernel_with, mode, sent, o
     assert hit == {counter for counter in outcome.counted if counter.is_pod}
 
 
-def test_without_masquerading_nothing_is_translated(kernel_with):
+def test_without_masquerading_nothing_is_translated():
     kernel = kernel_with(NodeRules.CORRECTED, masquerade=False)
     assert not kernel.send(packet(POD, WEB, LINK, UPLINK)).masqueraded

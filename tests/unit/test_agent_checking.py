@@ -80,23 +80,17 @@ def document(tmp_path: Path) -> Path:
     return path
 
 
-def assert_the_same(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", [*EXAMPLES, None], ids=lambda path: path.stem if path else "limits and classes"
+)
+def test_a_document_says_the_same_without_pydantic(document: Path, path: Path | None) -> None:
     namespace: dict[str, Any] = {}
     exec(SEEN, namespace)  # noqa: S102  what the other process defines, too
-    expected = str(namespace["seen"](loader.load(path, NodeDocument)))
-    outcome = programs.run([sys.executable, "-c", PLAINLY, str(path)])
+    expected = str(namespace["seen"](loader.load(path or document, NodeDocument)))
+    outcome = programs.run([sys.executable, "-c", PLAINLY, str(path or document)])
     assert outcome.returncode == 0, outcome.stderr.decode()
     assert outcome.stdout.decode().strip() == expected
     assert len(expected) > 1000
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_say_the_same_without_pydantic(path: Path) -> None:
-    assert_the_same(path)
-
-
-def test_limits_and_classes_say_the_same_without_pydantic(document: Path) -> None:
-    assert_the_same(document)
 
 
 def test_every_fault_of_a_document_is_told(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:

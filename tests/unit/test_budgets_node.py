@@ -207,7 +207,7 @@ def test_a_file_that_is_wrong_has_no_pod_in_two_branches() -> None:
     assert one.budget is twice
 
 
-def usage(of: Tree, over: str, waits: str, sent: int = 0) -> list[tuple[Limited, ClassUsage]]:
+def usage(of: Tree, over: str, waits: str, sent: int) -> list[tuple[Limited, ClassUsage]]:
     """Classes, of which those named in `over` may not send, and in `waits` have packets waiting."""
     return [
         (

@@ -31,15 +31,12 @@ REFUSED = "(?i)alert|closed|reset|broken pipe|eof"
 BOOT = "0d4f0d2e-0000-0000-0000-000000000000"
 
 
+@dataclasses.dataclass
 class Memory:
     """Where a leader keeps what the next one has to know; like a ConfigMap, it has versions."""
 
-    def __init__(self) -> None:
-        self.text = ""
-        self.version = 0
-
-    def store(self) -> Stored:
-        return Stored(self)
+    text: str = ""
+    version: int = 0
 
 
 class Conflict(Exception):
@@ -72,7 +69,7 @@ class Running:
         self.server = BudgetServer(("127.0.0.1", 0), tls, by_certificate(lambda: NODES))
         self.server.start()
         self.lost = threading.Event()
-        self.keeper = Keeper(self.server, memory.store(), self.lost)
+        self.keeper = Keeper(self.server, Stored(memory), self.lost)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from tests.fakes.rules import FakeBackend
 from tests.fakes.sites import document
 
 NOWHERE = Path("/nowhere/node.yaml")
+MACHINE = document()
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def findings_of(machine: NodeDocument, check: str) -> list[Finding]:
+def findings_of(check: str, machine: NodeDocument = MACHINE) -> list[Finding]:
     return list(doctor.CHECKS[check](machine))
 
 
@@ -53,11 +54,11 @@ def findings_of(machine: NodeDocument, check: str) -> list[Finding]:
     ],
 )
 def test_a_network_file_of_systemd_that_takes_pods_links_is_known(
-    machine: NodeDocument, folder: Path, match: str, is_taken: int
+    folder: Path, match: str, is_taken: int
 ) -> None:
     (folder / "10-all.network").write_text(match)
     (folder / "10-all.link").write_text("[Match]\nName=*\n")
-    findings = findings_of(machine, "networkd")
+    findings = findings_of("networkd")
     assert [finding.severity for finding in findings] == [Severity.WARNING] * is_taken
     assert all("10-all.network" in finding.message for finding in findings)
 
@@ -94,10 +95,10 @@ DEBIANS = "[Link]\nNamePolicy=keep\nMACAddressPolicy=persistent\n"
     ],
 )
 def test_a_setting_of_udev_that_changes_pods_links_is_known(
-    machine: NodeDocument, folder: Path, file: str, text: str, changes: str
+    folder: Path, file: str, text: str, changes: str
 ) -> None:
     (folder / file).write_text(text)
-    findings = findings_of(machine, "udev")
+    findings = findings_of("udev")
     assert [finding.severity for finding in findings] == [Severity.WARNING] * bool(changes)
     for finding in findings:
         assert file in finding.message
@@ -139,7 +140,7 @@ def test_what_limits_wait_in_is_examined_where_there_are_limits(
     lacking = Finding(Severity.ERROR, "no HTB")
     monkeypatch.setattr(doctor, "open_kind", lambda _: FakeBackend())
     monkeypatch.setattr(doctor, "_queues", lambda: iter([lacking]))
-    assert findings_of(document(**keys), "kernel") == ([lacking] if keys else [])
+    assert findings_of("kernel", document(**keys)) == ([lacking] if keys else [])
 
 
 def test_modules_that_are_absent_are_named_with_the_command(
@@ -168,37 +169,29 @@ def test_a_kernel_without_what_limits_wait_in_is_an_error(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("state", "findings"), [("managed=true\n", 1), ("managed=false\n", 0)])
 def test_network_manager_is_named_where_it_manages_pods_links(
-    machine: NodeDocument,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    state: str,
-    findings: int,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, state: str, findings: int
 ) -> None:
     pods = [SimpleNamespace(name="nm0123", number=7), SimpleNamespace(name="eth0", number=2)]
     monkeypatch.setattr(link_managers.links, "read_links", lambda _: pods)
     monkeypatch.setattr(link_managers, "NETWORK_MANAGER", folder)
     (folder / "2").write_text("[device]\nmanaged=true\n")
     (folder / "7").write_text(f"[device]\n{state}")
-    assert len(findings_of(machine, "network-manager")) == findings
+    assert len(findings_of("network-manager")) == findings
 
 
 @pytest.mark.parametrize("connections", [800, 801])
 def test_a_connection_table_with_little_room_is_named_with_the_command(
-    machine: NodeDocument, monkeypatch: pytest.MonkeyPatch, connections: int
+    monkeypatch: pytest.MonkeyPatch, connections: int
 ) -> None:
     monkeypatch.setattr(doctor, "_STATISTICS", Path("/missing"))
     monkeypatch.setattr(doctor.conntrack, "occupancy", lambda: Occupancy(connections, 1000))
-    remedies = [finding.remedy for finding in findings_of(machine, "room")]
+    remedies = [finding.remedy for finding in findings_of("room")]
     assert remedies == ["sysctl -w net.netfilter.nf_conntrack_max=2000"] * (connections > 800)
 
 
 @pytest.mark.parametrize(("entries", "findings"), [(0x2A0, 0), (0x400, 1)])
 def test_a_neighbour_table_with_little_room_is_named_with_the_command(
-    machine: NodeDocument,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    entries: int,
-    findings: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int, findings: int
 ) -> None:
     monkeypatch.setattr(doctor.conntrack, "occupancy", lambda: None)
     monkeypatch.setattr(doctor, "_STATISTICS", tmp_path)
@@ -207,7 +200,7 @@ def test_a_neighbour_table_with_little_room_is_named_with_the_command(
     limit = tmp_path / "ipv4/neigh/default/gc_thresh3"
     limit.parent.mkdir(parents=True)
     limit.write_text("1024\n")
-    remedies = [finding.remedy for finding in findings_of(machine, "room")]
+    remedies = [finding.remedy for finding in findings_of("room")]
     assert remedies == ["sysctl -w net.ipv4.neigh.default.gc_thresh3=4096"] * findings
 
 
@@ -216,25 +209,25 @@ def test_a_disk_without_room_for_state_is_an_error(
 ) -> None:
     full = SimpleNamespace(f_bavail=16383, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda _: full)
-    (finding,) = findings_of(machine, "state")
+    (finding,) = findings_of("state", machine)
     assert (finding.severity, finding.remedy) == (Severity.ERROR, "make room for 64 MiB")
     full.f_bavail += 1
-    assert findings_of(machine, "state") == []
+    assert findings_of("state", machine) == []
 
 
 def test_switches_that_nobody_can_turn_are_errors(
-    machine: NodeDocument, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor.settings, "sysctls", lambda: tmp_path)
     (tmp_path / "ipv4").mkdir()
     (tmp_path / "ipv4/ip_forward").write_text("0\n")
-    assert findings_of(machine, "settings") == []
+    assert findings_of("settings") == []
     monkeypatch.setattr(os, "access", lambda *_: False)
-    (finding,) = findings_of(machine, "settings")
+    (finding,) = findings_of("settings")
     assert finding.severity is Severity.ERROR
     assert finding.remedy.startswith("sysctl -w net.ipv4.ip_forward=1 ")
     (tmp_path / "ipv4/ip_forward").write_text("1\n")
-    assert findings_of(machine, "settings") == []
+    assert findings_of("settings") == []
 
 
 def test_another_network_is_named_before_and_a_lost_plugin_after_the_installation(
@@ -243,19 +236,19 @@ def test_another_network_is_named_before_and_a_lost_plugin_after_the_installatio
     networks = tmp_path / "net.d"
     networks.mkdir()
     monkeypatch.setattr(doctor, "DEFAULT_CONF_DIR", networks)
-    assert findings_of(machine, "plugin") == []
+    assert findings_of("plugin", machine) == []
     (networks / "05-other.conflist").write_text("{}")
-    (finding,) = findings_of(machine, "plugin")
+    (finding,) = findings_of("plugin", machine)
     assert (finding.severity, "05-other.conflist" in finding.message) == (Severity.WARNING, True)
     record = Record(tmp_path / "bin", networks, "netmgr", "netmgr", {})
     record_path(tmp_path).write_bytes(record.encoded())
-    (finding,) = findings_of(machine, "plugin")
+    (finding,) = findings_of("plugin", machine)
     assert finding.severity is Severity.ERROR
     assert f"{tmp_path}/bin/netmgr is missing" in finding.message
 
 
 def test_what_cannot_be_examined_is_an_error_and_keeps_no_other_check_back(
-    machine: NodeDocument, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(_: NodeDocument) -> None:
         raise KernelError("list chains", 1)
@@ -266,5 +259,5 @@ def test_what_cannot_be_examined_is_an_error_and_keeps_no_other_check_back(
     examined = doctor.examine(NOWHERE)
     assert [len(examined[name]) for name in checks] == [1] * len(checks)
     assert examined["mtu"][0].message == "cannot be examined: list chains: Operation not permitted"
-    doctor.report(machine)
+    doctor.report(MACHINE)
     assert caplog.text.count("machine-not-examined") == len(checks)

@@ -111,18 +111,6 @@ def test_a_wait_that_is_over_is_none():
     assert states(block) == (0, 1, 0, 0)
 
 
-def test_an_address_of_a_withdrawn_range_never_returns():
-    block = pool("10.0.0.0/32")
-    old = pool("10.9.0.0/32").take(KEY, 0)
-    block.restore({old: KEY}, {})
-    assert block.occupancy()["allocated"] == 0
-    block.release(old, 0)
-    block.end_cooldown(old, 100, named=False)
-    block.take(KEY, 100)
-    with pytest.raises(CapacityError):
-        block.take(KEY, 100)
-
-
 def test_what_is_remembered_of_a_large_range_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("netmgr.ipam.pool.MOST_RETURNED", 3)
     block = pool("2001:db8::/64")
@@ -191,13 +179,3 @@ def test_an_address_that_is_asked_for_has_to_be_free_and_of_the_ranges():
     assert asked not in [block.take(KEY, 130) for _ in range(3)]
     with pytest.raises(CapacityError):
         block.take(KEY, 130)
-
-
-def test_an_address_that_was_asked_for_returns_like_any_other():
-    block = pool("10.0.0.0/31")
-    asked = block.take(KEY, 0, Address.parse("10.0.0.1"))
-    block.release(asked, 0)
-    block.end_cooldown(asked, 100, named=False)
-    assert given(block, 2) == ["10.0.0.0", "10.0.0.1"]
-    with pytest.raises(CapacityError):
-        block.take(KEY, 100)

@@ -9,15 +9,11 @@ import pytest
 from netmgr.limits import rules
 from netmgr.limits.rules import KnownPeers, LinkChain, QuotaObject
 from netmgr.model import Traffic
-from netmgr.prefixes import Prefix
 from netmgr.rules import nft_chains
 from netmgr.rules.nft_table import Listing
+from tests.builders import prefixes
 
 OUT, IN = Traffic.INTERNET_OUT, Traffic.INTERNET_IN
-
-
-def prefixes(*texts: str) -> list[Prefix]:
-    return [Prefix.parse(text) for text in texts]
 
 
 PEERS = KnownPeers(

@@ -12,6 +12,7 @@ from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import link_programs
 from netmgr.rules.at_links import AtLinks
 from netmgr.rules.link_programs import CLUSTER, INSIDE, INTERNET
+from tests.builders import prefixes
 
 # Code, registers, offset and number of each (RFC 9669, section 3).
 ENCODINGS = {
@@ -56,10 +57,6 @@ def test_a_jump_may_compare_lower_halves_which_have_no_sign() -> None:
 def test_a_label_that_is_not_there_is_refused() -> None:
     with pytest.raises(KeyError, match="nowhere"):
         assembled("goto nowhere", {})
-
-
-def prefixes(*texts: str) -> tuple[Prefix, ...]:
-    return tuple(map(Prefix.parse, texts))
 
 
 def shown(at_links: AtLinks, numbers: dict[str, int]) -> list[tuple[str, int]]:

@@ -15,7 +15,7 @@ from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import FORWARDED, Abilities, Hook, OnLink, SetSpec, Side
 from netmgr.rules.policy import Policy, desired
-from tests.fakes.sites import SITES, document
+from tests.fakes.sites import SITES, document, star
 
 CLASSES = {"classes": [{"name": "other", "prefixes": ["10.0.0.0/8", "203.0.113.0/24"]}]}
 ALONE: dict[str, Any] = {"sites": [], "site": None}
@@ -118,20 +118,11 @@ def test_what_is_handed_over_goes_to_a_pod():
     assert {rule.matches[0] for rule in handing} == {to_pods}
 
 
-def sites(spokes: int, **prefixes: list[str]) -> list[dict[str, Any]]:
-    made = [
-        {"name": f"s{number}", "prefixes": [f"10.{number}.0.0/16", f"fd00:{number:x}::/48"]}
-        for number in range(spokes)
-    ]
-    made += [{"name": name, "prefixes": texts} for name, texts in prefixes.items()]
-    return [{"name": "hub", "prefixes": ["10.255.0.0/16"]}, *made]
-
-
 @pytest.mark.parametrize(
     ("spokes", "pairs"), [(3, 1 << 14), (127, 1 << 14), (128, 1 << 15), (182, 1 << 16)]
 )
 def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes, pairs):
-    isolation = Isolation.of(document("hub-router", sites=sites(spokes)))
+    isolation = Isolation.of(document("hub-router", sites=star(spokes)))
     found = isolation.sets(Abilities())
     for family in Family:
         spec = SetSpec(f"isolated{family.value}", family, is_dynamic=True, pairs=pairs)
@@ -141,7 +132,7 @@ def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes, pairs):
 
 def test_a_family_of_one_spoke_alone_needs_no_isolation():
     # The second spoke has no IPv6.
-    isolation = Isolation.of(document("hub-router", sites=sites(1, second=["10.9.0.0/16"])))
+    isolation = Isolation.of(document("hub-router", sites=star(1, second=["10.9.0.0/16"])))
     found = {spec.name for spec in isolation.sets(Abilities())}
     assert found == {"isolated4"}
     assert isolation.passing(Hook.FORWARD, Family.V6, Abilities()) == []
@@ -151,12 +142,12 @@ def test_a_family_of_one_spoke_alone_needs_no_isolation():
 
 def test_spokes_of_ipv6_alone_are_kept_apart():
     alone = {name: [f"fd00:{name}::/48"] for name in ("1", "2")}
-    isolation = Isolation.of(document("hub-router", sites=sites(0, **alone)))
+    isolation = Isolation.of(document("hub-router", sites=star(0, **alone)))
     assert {spec.name for spec in isolation.sets(Abilities())} == {"isolated6"}
 
 
 def test_a_hub_without_spokes_keeps_nothing_apart():
-    assert Isolation.of(document("hub-router", sites=sites(0))) is None
+    assert Isolation.of(document("hub-router", sites=star(0))) is None
     assert Isolation.of(document("node", **ALONE)) is None
 
 
