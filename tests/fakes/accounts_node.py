@@ -10,15 +10,13 @@ from netmgr.agent.accounting.accounting import examine
 from netmgr.agent.accounting.accounts import Accounts
 from netmgr.documents.node import Backend
 from netmgr.errors import KernelError
-from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import LedgerStore
 from netmgr.model import Attachment, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook, Ruleset, Sets
 from netmgr.rules.transaction import Operation
 from tests.chaos.test_accounts_crashes import INTERNET, POLICY, WEB, Named
-from tests.fakes.ledger_tools import LINGER, Clock, counts, gap_seconds
+from tests.fakes.ledger_tools import Clock, counts, gap_seconds, opened
 from tests.fakes.passage import SENT
 from tests.fakes.rules import FakeBackend, Packet
 
@@ -100,8 +98,7 @@ class Node:
         """Start an agent; one that crashed leaves it to this one to close the ledger."""
         if crashed:
             self.ledger.close()
-        store = LedgerStore(self.path)
-        self.ledger = Ledger(store, clock=self.clock, linger_seconds=LINGER, boot_id=boot)
+        self.ledger = opened(self.path, self.clock, boot)
         self.rules = Rules(self.kernel, self.policy)
         examine(self.ledger, self.rules)
         self.accounts = Accounts(
@@ -157,8 +154,7 @@ class TwoKernels:
         self.kernels = {name: Named(name) for name in (Backend.NFTABLES, Backend.IPTABLES_LEGACY)}
 
     def start(self, name: Backend) -> None:
-        store = LedgerStore(self.folder / "ledger.sqlite")
-        self.ledger = Ledger(store, clock=self.clock, linger_seconds=LINGER, boot_id="boot-1")
+        self.ledger = opened(self.folder / "ledger.sqlite", self.clock)
         rules = self.rules(name)
         change = changeover.begin(self.folder, self.ledger, rules, self.rules)
         examine(self.ledger, rules, *(change.rules if change else ()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from netmgr.ledger.history import Retention
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.store import LedgerStore
 from netmgr.ledger.totals import Totals
@@ -62,8 +63,9 @@ def reading(size: int, packets: int | None = None, of: Counter | None = None) ->
     return Sample(of or counter(), size, size // 100 if packets is None else packets)
 
 
-def opened(path: Path, clock: Clock, boot_id: str = "boot-1") -> Ledger:
-    return Ledger(LedgerStore(path), clock=clock, linger_seconds=LINGER, boot_id=boot_id)
+def opened(path: Path, clock: Clock, boot_id: str = "boot-1", **options: Retention) -> Ledger:
+    store = LedgerStore(path)
+    return Ledger(store, clock=clock, linger_seconds=LINGER, boot_id=boot_id, **options)
 
 
 def pod_bytes(ledger: Ledger, name: str = "web-0") -> int | None:

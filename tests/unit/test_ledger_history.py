@@ -13,7 +13,6 @@ from netmgr.ledger import store
 from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import Mark
-from netmgr.ledger.store import LedgerStore
 from netmgr.ledger.tables import Amount, Gap
 from netmgr.model import PODS, Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
@@ -43,13 +42,7 @@ def clock() -> Clock:
 
 
 def bounded(path: Path, clock: Clock, hours: int, rows: int = 100_000) -> Ledger:
-    return Ledger(
-        LedgerStore(path),
-        clock=clock,
-        linger_seconds=LINGER,
-        boot_id="b",
-        retention=Retention(hours, rows),
-    )
+    return opened(path, clock, retention=Retention(hours, rows))
 
 
 def spend(ledger: Ledger, pod: PodRef, size: int, number: int = 5) -> None:
@@ -271,7 +264,7 @@ def test_rows_of_namespaces_alone_are_bounded_as_well(path: Path, clock: Clock) 
 
 
 def test_no_history_is_kept_where_none_is_wanted(path: Path, clock: Clock) -> None:
-    ledger = opened(path, clock, "b")
+    ledger = opened(path, clock)
     spend(ledger, WEB, 500)
     ledger.close()
     without = bounded(path, clock, hours=0)
