@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from netmgr.budgets import messages
 from netmgr.budgets.identity import IdentityRefused, TokenVerifier
 from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
 from netmgr.budgets.messages import Budget
-from netmgr.budgets.server import BudgetServer, by_token
+from netmgr.budgets.server import BudgetServer, by_certificate, by_token
 from netmgr.model import Traffic
 from tests.fakes.authority import Authority
 from tests.waiting import eventually
@@ -49,10 +49,11 @@ class NowhereKept:
         """Keep it nowhere."""
 
 
-def start(folder: Path) -> BudgetServer:
-    """One with the certificate of a folder, that does not lead yet."""
-    tls = access.folder_tls("--tls", folder).value
-    made = BudgetServer(("127.0.0.1", 0), tls, by_token(Tokens()))
+def start(folder: Path, nodes: Mapping[str, int] | None = None) -> BudgetServer:
+    """One with the certificate of a folder, that does not lead yet; `nodes` have certificates."""
+    tls = access.folder_tls("--tls", folder, clients=bool(nodes)).value
+    known = by_certificate(lambda: nodes) if nodes else by_token(Tokens())
+    made = BudgetServer(("127.0.0.1", 0), tls, known)
     made.start()
     return made
 

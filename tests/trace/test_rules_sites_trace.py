@@ -60,8 +60,7 @@ FORWARDS = {
         (C, VIP, "isolated_spoke-c_spoke-a_v4"),
         (B6, VIP6, "isolated_spoke-b_spoke-a_v6"),
         (B, CLUSTER_IP, "isolated_spoke-b_spoke-a_v4"),
-        (HUB, VIP, PASSES),
-        (HUB6, VIP6, PASSES),
+        *passing((HUB, VIP), (HUB6, VIP6)),
     ],
 }
 

@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from exporter import access
 from exporter.reporting import ServerConnection
 from netmgr.budgets import messages, server
 from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
 from netmgr.budgets.messages import BudgetReport, BudgetUse
-from netmgr.budgets.server import BudgetServer, by_certificate
+from tests.fakes import budgets_server
 from tests.fakes.authority import Authority
 from tests.fakes.budgets_server import NESTED
 from tests.waiting import PATIENCE, eventually
@@ -65,9 +64,7 @@ class Running:
     def __init__(self, authority: Authority, memory: Memory) -> None:
         self.authority = authority
         self.own = authority.certify(messages.SERVER_NAME)
-        tls = access.folder_tls("--tls", self.own, clients=True).value
-        self.server = BudgetServer(("127.0.0.1", 0), tls, by_certificate(lambda: NODES))
-        self.server.start()
+        self.server = budgets_server.start(self.own, NODES)
         self.lost = threading.Event()
         self.keeper = Keeper(self.server, Stored(memory), self.lost)
 

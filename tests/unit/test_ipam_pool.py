@@ -179,3 +179,13 @@ def test_an_address_that_is_asked_for_has_to_be_free_and_of_the_ranges():
     assert asked not in [block.take(KEY, 130) for _ in range(3)]
     with pytest.raises(CapacityError):
         block.take(KEY, 130)
+
+
+def test_an_address_that_was_asked_for_returns_like_any_other():
+    block = pool("10.0.0.0/31")
+    asked = block.take(KEY, 0, Address.parse("10.0.0.1"))
+    block.release(asked, 0)
+    block.end_cooldown(asked, 100, named=False)
+    assert given(block, 2) == ["10.0.0.0", "10.0.0.1"]
+    with pytest.raises(CapacityError):
+        block.take(KEY, 100)
