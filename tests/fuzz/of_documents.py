@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 
@@ -42,7 +41,6 @@ plugins imports version cni bin_dir bin_dirs conf_dir io.containerd.grpc.v1.cri
 io.containerd.cri.v1.runtime crio network plugin_dirs network_dir cni_default_network [[ ]] =
 ''' \"\"\" 1979-05-27T07:32:00Z inf nan 0x \\u0000 **
 """
-_ADVICE = re.compile(r"\A(document|[^\n:]+(:[0-9]+)?): .")
 
 
 def _text(data: bytes) -> str | None:
@@ -53,33 +51,29 @@ def _text(data: bytes) -> str | None:
         return None
 
 
-@target(Shape.YAML, rounds=250, longest=16384, tokens=NODE)
-def node_yaml(data: bytes) -> None:
-    """A node.yaml is a `ConfigError`, every line of which names the file, or can be written."""
+def _refused_or_written(data: bytes, name: str, kind: type[NodeDocument | PlanDocument]) -> None:
     text = _text(data)
     if text is None:
         return
     try:
-        found = loader.parse(text, "node.yaml", NodeDocument)
+        found = loader.parse(text, name, kind)
     except ConfigError as error:
-        assert all(line.startswith("node.yaml") for line in error.message.splitlines())
+        assert all(line.startswith(name) for line in error.message.splitlines())
         return
-    again = loader.parse(files.to_yaml(found), "node.yaml", NodeDocument)
+    again = loader.parse(files.to_yaml(found), name, kind)
     assert again == found, "written and read again it is another document"
+
+
+@target(Shape.YAML, rounds=250, longest=16384, tokens=NODE)
+def node_yaml(data: bytes) -> None:
+    """A node.yaml is a `ConfigError`, every line of which names the file, or can be written."""
+    _refused_or_written(data, "node.yaml", NodeDocument)
 
 
 @target(Shape.YAML, rounds=250, longest=16384, tokens=PLAN)
 def plan_yaml(data: bytes) -> None:
     """A plan.yaml is a `ConfigError`, every line of which names the file, or can be written."""
-    text = _text(data)
-    if text is None:
-        return
-    try:
-        found = loader.parse(text, "plan.yaml", PlanDocument)
-    except ConfigError as error:
-        assert all(line.startswith("plan.yaml") for line in error.message.splitlines())
-        return
-    assert loader.parse(files.to_yaml(found), "plan.yaml", PlanDocument) == found
+    _refused_or_written(data, "plan.yaml", PlanDocument)
 
 
 @target(Shape.YAML, rounds=120, longest=32768, tokens=PLAN)

@@ -41,7 +41,6 @@ NEVER, NO_PATH_FILE = 0xFF, 0xFE
 AWAY = bytes([NEVER, NO_PATH_FILE, 0, 0])
 """A machine without an agent, where every call goes well."""
 
-MOST_VARIABLES = 256 * 1024
 BAD_ENVIRONMENT, BAD_CONFIG, TRY_AGAIN, NOT_AVAILABLE = 4, 7, 11, 50
 
 

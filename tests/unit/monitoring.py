@@ -8,6 +8,9 @@ from typing import Any
 
 import yaml
 
+from netmgr import programs
+from tests.waiting import PATIENCE
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 PROMETHEUS = CONFIGS / "prometheus"
 RULE_FILES = ("recording.yml", "alerts.yml")
@@ -27,6 +30,13 @@ def groups(name: str) -> list[dict[str, Any]]:
 def rules(name: str) -> list[Rule]:
     """The rules of a file, whatever group they are in."""
     return [rule for group in groups(name) for rule in group["rules"]]
+
+
+def promtool(folder: Path, *arguments: str | Path) -> None:
+    """Fail with what promtool has to say against it."""
+    command = [programs.locate("promtool", "prometheus"), *arguments]
+    outcome = programs.run(command, cwd=folder, timeout=PATIENCE * 10)
+    assert outcome.returncode == 0, (outcome.stdout + outcome.stderr).decode()
 
 
 RECORDED, ALERTS = map(rules, RULE_FILES)

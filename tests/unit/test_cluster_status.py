@@ -298,9 +298,6 @@ def test_an_agent_of_an_older_revision_lags_where_the_newest_is_known() -> None:
         assert findings_of(node("a"), revisions={("netmgr", name): newest}) == expected
 
 
-NOT_READY = {"type": "Ready", "status": "Unknown"}
-
-
 @pytest.mark.parametrize(("most", "is_stopped"), [(0, False), (1, True), (2, True), (3, False)])
 def test_a_rollout_that_nodes_which_are_down_stop_names_them(
     most: int, *, is_stopped: bool

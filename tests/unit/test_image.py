@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import importlib.metadata
-import importlib.util
 import json
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ Description: one of several lines
  Version: not this one
 """
 DIGEST = "sha256:" + "0123456789abcdef" * 4
+SCRIPT = SimpleNamespace(**runpy.run_path(str(ROOT / ".ci" / "image-sbom")))
 
 
 @pytest.fixture(autouse=True)
@@ -40,26 +40,16 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(made.parent)
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("image_sbom", str(ROOT / ".ci" / "image-sbom"))
-    spec = importlib.util.spec_from_loader("image_sbom", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def listed(script: ModuleType, tmp_path: Path) -> dict[str, Any]:
+def listed(tmp_path: Path) -> dict[str, Any]:
     """The list for two of Debian's packages and this environment's Python packages."""
     packages = tmp_path / "var/lib/dpkg/status.d"
     packages.mkdir(parents=True)
     for name, version in (("libc6", "2.36-9+deb12u10"), ("libstdc++6", "1:12.2.0-14~x")):
         (packages / name).write_text(STATUS.format(name=name, version=version))
-    launcher = script.component("application", "netmgr-cni-amd64", "1", "pkg:generic/netmgr-cni@1")
-    libc = script.debian(STATUS.format(name="libc6-dev", version="2.36-9"))
-    return script.document(tmp_path, [(launcher, libc)])
+    launcher = SCRIPT.component("application", "netmgr-cni-amd64", "1", "pkg:generic/netmgr-cni@1")
+    libc = SCRIPT.debian(STATUS.format(name="libc6-dev", version="2.36-9"))
+    return SCRIPT.document(tmp_path, [(launcher, libc)])
 
 
 def test_the_list_is_valid_by_the_formats_own_schema(listed: dict[str, Any]):
@@ -81,9 +71,9 @@ def test_the_list_names_packages_as_scanners_look_for_them(listed: dict[str, Any
     assert {dependency["ref"], *dependency["dependsOn"]} <= found.keys()
 
 
-def test_the_same_content_is_listed_with_the_same_bytes(script: ModuleType, tmp_path: Path):
+def test_the_same_content_is_listed_with_the_same_bytes(tmp_path: Path):
     (tmp_path / "var/lib/dpkg/status.d").mkdir(parents=True)
-    first, second = (json.dumps(script.document(tmp_path, [])) for _ in range(2))
+    first, second = (json.dumps(SCRIPT.document(tmp_path, [])) for _ in range(2))
     assert first == second
 
 

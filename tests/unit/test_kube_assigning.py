@@ -18,35 +18,21 @@ from netmgr.kube.controller.assigning import (
     released,
 )
 from netmgr.kube.controller.nodes import NodeView
-from netmgr.plan.document import PlanDocument
-from netmgr.plan.files import load_limits
-from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Family, Prefix, overlaps
-from tests.builders import PLAN_KEYS
+from tests.unit.test_kube_allocations import CPU, lock
 
 NOW, QUARANTINE = 5000.0, 600.0
 
 
 def allocations(**pools: object) -> NodeAllocations:
-    plan = {
-        **PLAN_KEYS,
-        "name": "test",
-        "cloud": "none",
-        "pools": {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
-        "clusters": {"train": {"node_pools": pools}},
-    }
-    document = PlanDocument.model_validate(plan)
-    return NodeAllocations(make_lock(document, None, load_limits(document.cloud)), "train")
+    return NodeAllocations(lock(train={"node_pools": pools}), "train")
 
 
 def of_gpus(nodes: int, pods: int = 14) -> NodeAllocations:
     return allocations(gpu={"nodes": nodes, "surge": 0, "pods_per_node": pods})
 
 
-ALLOCATIONS = allocations(
-    cpu={"nodes": 40, "surge": 0, "pods_per_node": 14},
-    gpu={"nodes": 2, "surge": 0, "pods_per_node": 40},
-)
+ALLOCATIONS = allocations(cpu=CPU, gpu={"nodes": 2, "surge": 0, "pods_per_node": 40})
 STRANGE = Prefix.parse("192.168.0.0/24")
 
 
@@ -67,6 +53,10 @@ def held(number: int, name: str, since: float | None = None) -> dict[NodeIndex, 
 
 def decided(claims: dict[NodeIndex, Claim], *nodes: NodeView, now: float = NOW) -> Decision:
     return decide(ALLOCATIONS, claims, nodes, now, QUARANTINE)
+
+
+def refusals(decision: Decision) -> list[tuple[str, RefusalReason, str]]:
+    return [(refused.node.name, refused.reason, refused.message) for refused in decision.refusals]
 
 
 def touching(number: int) -> Prefix:
@@ -141,18 +131,10 @@ def test_a_pending_claim_does_not_keep_its_range_from_the_node_that_has_it() -> 
 
 def test_two_nodes_with_one_podcidr_are_both_refused_with_the_others_name() -> None:
     decision = decided(held(0, "a"), node("a", at(0).cidrs), node("b", at(0).cidrs))
-    cidrs = ", ".join(map(str, at(0).cidrs))
-    assert [(one.node.name, one.reason, one.message) for one in decision.refusals] == [
-        (
-            "b",
-            RefusalReason.TAKEN,
-            f"podCIDR {cidrs} is also that of Node a; drain and delete one of them",
-        ),
-        (
-            "a",
-            RefusalReason.TAKEN,
-            f"podCIDR {cidrs} is also that of Node b; drain and delete one of them",
-        ),
+    shared = f"podCIDR {', '.join(map(str, at(0).cidrs))} is also that of Node"
+    assert refusals(decision) == [
+        ("b", RefusalReason.TAKEN, f"{shared} a; drain and delete one of them"),
+        ("a", RefusalReason.TAKEN, f"{shared} b; drain and delete one of them"),
     ]
     assert (decision.claims, decision.assignments) == ({}, {})
 
@@ -234,17 +216,11 @@ def test_one_family_of_an_allocation_is_not_the_allocation() -> None:
 
 def test_a_node_without_a_pool_or_with_an_unknown_one_is_told_the_plans() -> None:
     decision = decided({}, node("a", pool=None), node("b", pool="tpu"))
-    assert [(one.node.name, one.reason, one.message) for one in decision.refusals] == [
-        (
-            "a",
-            RefusalReason.NO_POOL,
-            "no label says the node pool; label it with one of the plan's: cpu, gpu",
-        ),
-        (
-            "b",
-            RefusalReason.UNKNOWN_POOL,
-            "cluster train has no node pool 'tpu' in the plan; there are: cpu, gpu",
-        ),
+    no_label = "no label says the node pool; label it with one of the plan's: cpu, gpu"
+    no_pool = "cluster train has no node pool 'tpu' in the plan; there are: cpu, gpu"
+    assert refusals(decision) == [
+        ("a", RefusalReason.NO_POOL, no_label),
+        ("b", RefusalReason.UNKNOWN_POOL, no_pool),
     ]
     assert decision.assignments == {}
 
@@ -256,12 +232,11 @@ def test_a_full_pool_says_how_many_are_in_cooldown_and_what_to_do() -> None:
     }
     claims |= held(0, "elsewhere", NOW - 1)
     decision = decided(claims, node("late", pool="gpu"))
-    (refusal,) = decision.refusals
-    assert (refusal.node.name, refusal.reason) == ("late", RefusalReason.POOL_FULL)
-    assert refusal.message == (
+    message = (
         "node pool gpu has allocations for 2 nodes and none is free (2 in cooldown for 600 s after "
         "it): raise its nodes or surge in the plan, and lock it"
     )
+    assert refusals(decision) == [("late", RefusalReason.POOL_FULL, message)]
     assert "late" not in decision.assignments
 
 
@@ -283,7 +258,11 @@ def test_only_claims_whose_cooldown_begins_are_released() -> None:
     assert [claim.node for claim in released(before, Decision(claims=after))] == ["a", "c", "d"]
 
 
-HONEST = [NodeView(f"node-{number}", f"uid-{number}", "2", "gpu") for number in range(3)]
+HONEST = [node(f"node-{number}", pool="gpu") for number in range(3)]
+
+
+def older(name: str, *cidrs: Prefix) -> NodeView:
+    return replace(node(name, cidrs, "gpu"), created="1")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +270,7 @@ HONEST = [NodeView(f"node-{number}", f"uid-{number}", "2", "gpu") for number in 
     [(4, "10.0.0.0/23"), (4, "0.0.0.0/1"), (600, "10.0.0.0/8"), (600, "fd00:10::/40")],
 )
 def test_a_prefix_that_is_more_than_a_node_has_keeps_nobody_waiting(nodes: int, text: str) -> None:
-    liar = NodeView("liar", "uid-liar", "1", "gpu", (Prefix.parse(text),))
+    liar = older("liar", Prefix.parse(text))
     decision = decide(of_gpus(nodes), {}, [liar, *HONEST], 0.0, 100.0)
     assert decision.assignments.keys() == {view.name for view in HONEST}
     (refusal,) = decision.refusals
@@ -310,8 +289,7 @@ def test_only_the_beginning_of_a_large_prefix_is_looked_at(monkeypatch: pytest.M
             yield index
 
     monkeypatch.setattr(NodeAllocations, "touched", counting)
-    liar = NodeView("liar", "uid-liar", "1", "gpu", (Prefix.parse("10.0.0.0/8"),))
-    decide(of_gpus(600), {}, [liar], 0.0, 100.0)
+    decide(of_gpus(600), {}, [older("liar", Prefix.parse("10.0.0.0/8"))], 0.0, 100.0)
     assert len(looked) == 2 * MOST_TOUCHED + 1
 
 
@@ -320,7 +298,7 @@ def test_the_plans_own_large_allocations_are_accepted() -> None:
     (index, *_) = large.touched([Prefix.parse("10.0.0.0/8")])
     allocation = large.at(index)
     assert allocation is not None
-    holder = NodeView("holder", "uid-holder", "1", "gpu", allocation.cidrs)
+    holder = older("holder", *allocation.cidrs)
     decision = decide(large, {}, [holder, *HONEST], 0.0, 100.0)
     assert decision.refusals == []
     assert decision.claims[index].node == "holder"
@@ -335,8 +313,7 @@ def test_what_another_program_gave_a_node_is_still_given_to_nobody_else() -> Non
     assert first is not None
     theirs = Prefix(Family.V4, first.ranges[0].network.value >> 8 << 8, 24)
     assert 1 < len(set(some.touched([theirs]))) <= MOST_TOUCHED
-    foreign = NodeView("foreign", "uid-foreign", "1", "gpu", (theirs,))
-    decision = decide(some, {}, [foreign, *HONEST], 0.0, 100.0)
+    decision = decide(some, {}, [older("foreign", theirs), *HONEST], 0.0, 100.0)
     given = [block for allocation in decision.assignments.values() for block in allocation.ranges]
     assert len(decision.assignments) == len(HONEST)
     blocks = [theirs, *(block for block in given if block.family is Family.V4)]

@@ -40,7 +40,8 @@ Object = dict[str, Any]
 class Cluster:
     """Nodes as an API server keeps them, whose conditions are merged by their type."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, **reports: NodeReport) -> None:
+        """Nodes that are only named report nothing."""
         made = {"creationTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "1"}
         self.objects: dict[str, Object] = {
             name: {
@@ -48,14 +49,14 @@ class Cluster:
                 "spec": {},
                 "status": {"conditions": [{"type": "Ready", "status": "True"}]},
             }
-            for name in names
+            for name in sorted({*names, *reports})
         }
         self.writes: list[str] = []
         self.faults: dict[str, ApiError] = {}
         self.nodes = ObjectCache(node_view, threading.Event())
         self.nodes.replace(self.objects.values())
         self.pods: list[AgentPod] | None = []
-        self.reports: dict[str, NodeReport] = {}
+        self.reports = reports
         self.silent: set[str] = set()
         self.events: list[Object] = []
         self.telemetry = Telemetry(cast(Api, self))
@@ -142,8 +143,8 @@ def test_a_report_without_problems_is_healthy_and_the_first_problem_by_name_is_t
 
 
 def test_each_node_that_reports_gets_its_condition_beside_the_others_it_has() -> None:
-    cluster = Cluster("a", "b", "c")
-    cluster.reports, cluster.pods = {"b": FULL, "c": SOUND}, None
+    cluster = Cluster("a", b=FULL, c=SOUND)
+    cluster.pods = None
     assert cluster.reconcile() == (True, []), "which agents fail is not known yet"
     cluster.pods = []
     before = datetime.now(UTC).replace(microsecond=0)
@@ -158,8 +159,7 @@ def test_each_node_that_reports_gets_its_condition_beside_the_others_it_has() ->
 
 
 def test_a_condition_is_written_again_for_another_reason_and_not_for_other_figures() -> None:
-    cluster = Cluster("a")
-    cluster.reports = {"a": FULL}
+    cluster = Cluster(a=FULL)
     cluster.reconcile()
     cluster.reports = {"a": report(("ConnectionTableFull", "used: 98 %"))}
     assert cluster.reconcile() == (True, [])
@@ -169,8 +169,7 @@ def test_a_condition_is_written_again_for_another_reason_and_not_for_other_figur
 
 
 def test_a_node_that_fell_silent_is_unknown_if_it_ever_reported() -> None:
-    cluster = Cluster("a", "b")
-    cluster.reports = {"a": SOUND}
+    cluster = Cluster("b", a=SOUND)
     cluster.reconcile()
     cluster.reports, cluster.silent = {}, {"a", "b"}
     assert cluster.reconcile() == (True, ["a"])
@@ -183,8 +182,7 @@ def test_a_node_that_fell_silent_is_unknown_if_it_ever_reported() -> None:
 
 
 def test_a_failed_preflight_outweighs_a_report_until_the_agent_serves() -> None:
-    cluster = Cluster("a", "b")
-    cluster.reports = {"a": SOUND, "b": SOUND}
+    cluster = Cluster(a=SOUND, b=SOUND)
     cluster.run_agent("a", failed="no route to the hub")
     assert cluster.reconcile() == (True, ["a", "b"])
     status, reason, message = cluster.state("a")
@@ -244,9 +242,9 @@ def test_the_younger_of_two_nodes_with_one_range_is_unhealthy_until_the_other_is
 
 
 def test_without_reports_nothing_is_looked_at_again_until_a_node_or_a_pod_changes() -> None:
-    cluster, now = Cluster("a", "b"), 1000.0
+    cluster, now = Cluster("a", b=FULL), 1000.0
     cluster.concurrency.monotonic = lambda: now
-    cluster.reports, cluster.silent = {"b": FULL}, {"b"}
+    cluster.silent = {"b"}
     writer = cluster.writer(reads_reports=False)
     cluster.run_agent("a", failed="no route to the hub")
     assert cluster.reconcile(writer) == (True, ["a"])
@@ -267,8 +265,7 @@ def test_without_reports_nothing_is_looked_at_again_until_a_node_or_a_pod_change
 
 
 def test_a_node_that_becomes_unhealthy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster("a", "b")
-    cluster.reports = {"a": SOUND, "b": FULL}
+    cluster = Cluster(a=SOUND, b=FULL)
     with caplog.at_level(logging.INFO, "netmgr.kube.controller.node_conditions"):
         cluster.reconcile()
     levels = {record.args[0]: record.levelname for record in caplog.records if record.args}
@@ -276,9 +273,8 @@ def test_a_node_that_becomes_unhealthy_is_a_warning(caplog: pytest.LogCaptureFix
 
 
 def test_a_node_that_changes_its_mind_all_the_time_is_written_once_in_a_while() -> None:
-    cluster, now = Cluster("a", "b"), 1000.0
+    cluster, now = Cluster("b", a=SOUND), 1000.0
     cluster.concurrency.monotonic = lambda: now
-    cluster.reports = {"a": SOUND}
     writer = cluster.writer()
     assert cluster.reconcile(writer) == (True, ["a"])
     cluster.reports.update(a=FULL, b=FULL)
@@ -289,8 +285,7 @@ def test_a_node_that_changes_its_mind_all_the_time_is_written_once_in_a_while() 
 
 
 def test_the_time_of_a_transition_stays_while_the_status_does() -> None:
-    cluster = Cluster("a")
-    cluster.reports = {"a": FULL}
+    cluster = Cluster(a=FULL)
     cluster.reconcile()
     long_ago = "2026-01-02T03:04:05Z"
     cluster.condition("a")["lastTransitionTime"] = long_ago
@@ -306,8 +301,7 @@ def test_the_time_of_a_transition_stays_while_the_status_does() -> None:
 
 @pytest.mark.parametrize("status", [404, 409])
 def test_a_node_that_is_gone_or_changed_is_tried_again_and_delays_no_other(status: int) -> None:
-    cluster = Cluster("a", "b")
-    cluster.reports = {"a": SOUND, "b": SOUND}
+    cluster = Cluster(a=SOUND, b=SOUND)
     cluster.faults = {"a": ApiError("refused", status)}
     assert cluster.reconcile() == (False, ["a", "b"])
     cluster.faults = {}
@@ -316,8 +310,7 @@ def test_a_node_that_is_gone_or_changed_is_tried_again_and_delays_no_other(statu
 
 @pytest.mark.parametrize("fault", [ApiError("forbidden", 403), ApiUnavailable("away", 503)])
 def test_any_other_refusal_is_raised(fault: ApiError) -> None:
-    cluster = Cluster("a", "b")
-    cluster.reports = {"a": SOUND, "b": SOUND}
+    cluster = Cluster(a=SOUND, b=SOUND)
     cluster.faults = {"a": fault}
     with pytest.raises(ApiError, match=str(fault)):
         cluster.reconcile()

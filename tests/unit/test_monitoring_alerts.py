@@ -17,11 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
-from netmgr import programs
 from tests.fakes import kustomize
 from tests.unit.alert_cases import FIRES, QUIET, Case
-from tests.unit.monitoring import ALERTS, CONFIGS, JOB, RULE_FILES, groups
-from tests.waiting import PATIENCE
+from tests.unit.monitoring import ALERTS, CONFIGS, JOB, RULE_FILES, groups, promtool
 
 RECORDING, _ = RULE_FILES
 KUBERNETES = CONFIGS / "kubernetes"
@@ -121,12 +119,7 @@ def test_alerts_fire_or_keep_quiet(scrape: Scrape, tmp_path: Path) -> None:
         tests = {"rule_files": [f"{name}.rules"], "tests": simulations[name]}
         (tmp_path / f"{name}.rules").write_text(yaml.safe_dump(rules))
         (tmp_path / f"{name}.yml").write_text(yaml.safe_dump(tests | {"evaluation_interval": "1m"}))
-    outcome = programs.run(
-        [programs.locate("promtool", "prometheus"), "test", "rules", *tmp_path.glob("*.yml")],
-        cwd=tmp_path,
-        timeout=PATIENCE * 10,
-    )
-    assert outcome.returncode == 0, (outcome.stdout + outcome.stderr).decode()
+    promtool(tmp_path, "test", "rules", *tmp_path.glob("*.yml"))
 
 
 @pytest.mark.parametrize("cases", [FIRES, QUIET], ids=["fires", "quiet"])

@@ -18,7 +18,6 @@ from exporter import catalog
 from exporter.catalog import CATALOG, Metric, MetricKind
 from exporter.controller_catalog import CONTROLLER
 from exporter.settings import DEFAULT_LISTEN
-from netmgr import programs
 from netmgr.documents import loader
 from netmgr.documents.prices import Prices
 from netmgr.plan.render import kubernetes
@@ -34,8 +33,8 @@ from tests.unit.monitoring import (
     RULE_FILES,
     Rule,
     groups,
+    promtool,
 )
-from tests.waiting import PATIENCE
 
 SCRAPE = (PROMETHEUS / "scrape.yml").read_text("utf-8")
 TARGET_LABELS = {"cluster", "instance", "job"}
@@ -67,13 +66,6 @@ def recorded(rule: Rule) -> str:
     """The labels of what a rule records, which are those it sums by."""
     (labels,) = set(re.findall(r"sum by \(([^)]*)\)", rule["expr"]))
     return str(labels)
-
-
-def promtool(folder: Path, *arguments: str) -> None:
-    """Fail with what promtool has to say against it."""
-    command = [programs.locate("promtool", "prometheus"), *arguments]
-    outcome = programs.run(command, cwd=folder, timeout=PATIENCE * 10)
-    assert outcome.returncode == 0, (outcome.stdout + outcome.stderr).decode()
 
 
 PRICE = "traffic:netmgr_price_per_gigabyte:max"

@@ -18,9 +18,8 @@ import pytest
 import yaml
 
 from tests.fakes.exporter_port import get
-from tests.unit.monitoring import CONFIGS
+from tests.unit.monitoring import CONFIGS, promtool
 from tests.unit.test_exporter_prometheus import prometheus
-from tests.unit.test_monitoring_files import promtool
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.programs, pytest.mark.slow]

@@ -1,5 +1,5 @@
-"""`make release` refuses what no commit says, and pip installs no other architecture's wheel;
-`netmgr version` says what netmgr was built from, and says so if nobody knows.
+"""`make release` refuses what no commit says; `netmgr version` says what netmgr was built from, and
+says so if nobody knows.
 
 A whole release is built and tried by `make artifacts` (`tests/helm/release.py`).
 """
@@ -13,12 +13,10 @@ import runpy
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
-from cni import build
 from netmgr import programs, provenance
 from netmgr.provenance import COMMIT, Provenance
 
@@ -26,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = {"image": "registry.example.com/netmgr", "documentation": "https://docs.example.com"}
 WHEN = "2026-02-03T04:05:06+00:00"
 BUILT_FROM = "0123456789abcdef0123456789abcdef01234567"
-PARTS = ("pyproject.toml", "README.md", "LICENSE", "netmgr", "cni", "exporter")
 
 pytestmark = pytest.mark.programs
 
@@ -110,65 +107,6 @@ def test_all_reasons_are_given_at_once(tmp_path):
     (source / "new.py").touch()
     lines = refusal(source).splitlines()
     assert len([line for line in lines if line.startswith("release: ")]) == 4
-
-
-def hatch(target: str, source: Path, out: Path, **environment: str) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", out]
-    env = os.environ | environment
-    subprocess.run(command, check=True, cwd=source, capture_output=True, env=env)
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A wheel for each architecture, whose launcher only looks like one that was compiled."""
-    source = tmp_path_factory.mktemp("source")
-    ignore = shutil.ignore_patterns("__pycache__", "bin")
-    for name in PARTS:
-        path = ROOT / name
-        copy = (lambda a, b: shutil.copytree(a, b, ignore=ignore)) if path.is_dir() else shutil.copy
-        copy(path, source / name)
-    (source / "cni" / "bin").mkdir()
-    found = {}
-    for architecture in build.MACHINES:
-        launcher = source / "cni" / "bin" / f"netmgr-cni-{architecture}"
-        launcher.write_bytes(build.MARK + build.digest().encode())
-        out = source / "dist" / architecture
-        hatch("wheel", source, out, NETMGR_ARCHITECTURES=architecture)
-        (found[architecture],) = out.iterdir()
-    return found
-
-
-def install(wheel: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target"]
-    return subprocess.run([*command, target, wheel], check=False, capture_output=True, text=True)
-
-
-@pytest.mark.slow
-def test_pip_installs_the_wheel_of_this_machine_and_its_launcher_alone(wheels, tmp_path):
-    own = build.host_architecture()
-    done = install(wheels[own], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert [path.name for path in (tmp_path / "cni" / "bin").iterdir()] == [f"netmgr-cni-{own}"]
-
-
-@pytest.mark.slow
-def test_pip_refuses_the_other_architectures_wheel(wheels, tmp_path):
-    (other,) = wheels.keys() - {build.host_architecture()}
-    done = install(wheels[other], tmp_path)
-    assert done.returncode != 0
-    assert "is not a supported wheel on this platform" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_source_archive_has_the_manifests_and_the_chart_that_links_to_them(tmp_path):
-    hatch("sdist", ROOT, tmp_path)
-    (path,) = tmp_path.iterdir()
-    with tarfile.open(path) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    there = ROOT / "configs" / "kubernetes"
-    manifests = [path.relative_to(there) for path in there.rglob("*") if path.is_file()]
-    for folder in ("configs/kubernetes", "configs/helm/netmgr/kubernetes"):
-        assert {f"{folder}/{path}" for path in manifests} <= names
 
 
 def test_the_debian_package_leaves_out_what_the_image_leaves_out():

@@ -4,14 +4,13 @@ system calls and container runtimes' profiles have one source.
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
+import runpy
 import shlex
 from configparser import ConfigParser, SectionProxy
 from inspect import signature
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +83,7 @@ def test_a_unit_is_exposed_no_more_than_the_documents_say(name, tenths):
 
 PROFILES = ROOT / "configs" / "seccomp"
 PROCESSES = ("agent", "exporter")
+SCRIPT = SimpleNamespace(**runpy.run_path(str(ROOT / ".ci" / "system-calls")))
 NEVER_NEEDED = {
     *("add_key", "bpf", "chroot", "delete_module", "finit_module", "fsopen", "init_module"),
     *("io_uring_setup", "kexec_load", "keyctl", "mount", "move_mount", "open_by_handle_at"),
@@ -92,35 +92,24 @@ NEVER_NEEDED = {
 }
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = str(ROOT / ".ci" / "system-calls")
-    loader = importlib.machinery.SourceFileLoader("system_calls", path)
-    spec = importlib.util.spec_from_loader("system_calls", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
 def profile(process: str) -> dict[str, Any]:
     return json.loads((PROFILES / f"{process}.json").read_text())
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_the_unit_allows_what_the_profile_allows(process, script):
-    names = script.named_in(PROFILES / f"{process}.json")
+def test_the_unit_allows_what_the_profile_allows(process):
+    names = SCRIPT.named_in(PROFILES / f"{process}.json")
     assert set(" ".join(settings(process, "SystemCallFilter")).split()) == names
-    assert script.as_filter(names) in (UNITS / f"netmgr-{process}.service").read_text()
+    assert SCRIPT.as_filter(names) in (UNITS / f"netmgr-{process}.service").read_text()
     (families,) = settings(process, "RestrictAddressFamilies")
-    assert set(families.split()) == script.FAMILIES[process].keys()
+    assert set(families.split()) == SCRIPT.FAMILIES[process].keys()
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_a_profile_is_what_the_script_writes(process, script):
-    names = script.named_in(PROFILES / f"{process}.json")
-    assert script.profile(process, names) == profile(process)
-    assert script.completed(names) <= names | script.NEVER[process]
+def test_a_profile_is_what_the_script_writes(process):
+    names = SCRIPT.named_in(PROFILES / f"{process}.json")
+    assert SCRIPT.profile(process, names) == profile(process)
+    assert SCRIPT.completed(names) <= names | SCRIPT.NEVER[process]
 
 
 @pytest.mark.parametrize("process", PROCESSES)

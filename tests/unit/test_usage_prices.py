@@ -32,7 +32,6 @@ NULLABLE = {"BillingAccountName", "ChargeClass", "ChargeDescription"}
 
 
 def prices(**changed: Any) -> Prices:
-    text = PRICES + "".join(f"{key}: {value}\n" for key, value in changed.items())
     kept = [line for line in PRICES.splitlines() if line.partition(":")[0] not in changed]
     text = "\n".join([*kept, *(f"{key}: {value}" for key, value in changed.items())])
     return loader.parse(text, "prices.yaml", Prices)
