@@ -55,6 +55,14 @@ class _Outcome(ctypes.Structure):
         ("kept", ctypes.c_char * (2 << 20)),
     )
 
+    @property
+    def printed(self) -> bytes:
+        return ctypes.string_at(ctypes.addressof(self) + _Outcome.output.offset, self.output_length)
+
+    @property
+    def del_kept(self) -> bytes:
+        return ctypes.string_at(ctypes.addressof(self) + _Outcome.kept.offset, self.kept_length)
+
 
 def build(to: Path, *arguments: str, compiler: str = "cc") -> None:
     """Compile the simulated launcher."""
@@ -123,10 +131,8 @@ def launcher(data: bytes) -> None:
     """
     frame = _framed(data)
     outcome = _run(AWAY, b"", frame)
-    output = ctypes.string_at(
-        ctypes.addressof(outcome) + _Outcome.output.offset, outcome.output_length
-    )
-    kept = ctypes.string_at(ctypes.addressof(outcome) + _Outcome.kept.offset, outcome.kept_length)
+    # The next run overwrites it.
+    output, kept = outcome.printed, outcome.del_kept
     environment, stdin = _read(frame)
     wanted = _expected(environment, stdin, is_text=_is_text(frame))
     if 0 in wanted:
@@ -154,8 +160,7 @@ def _passes_on(frame: bytes, environment: Mapping[str, str]) -> None:
         outcome = _run(bytes([0, NO_PATH_FILE, 0, 0]), reply, frame)
         code, _, output = reply.partition(b"\n")
         assert outcome.code == int(code)
-        begin = ctypes.addressof(outcome) + _Outcome.output.offset
-        assert ctypes.string_at(begin, outcome.output_length) == output
+        assert outcome.printed == output
 
 
 def _framed(data: bytes) -> bytes:

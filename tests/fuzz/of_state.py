@@ -119,10 +119,9 @@ def query(data: bytes) -> None:
     answered = json.loads(_readers().answer(data))
     assert answered["version"] == VERSION
     assert isinstance(answered.get("error", ""), str)
+    encoded = bytearray(json.dumps(answered).encode())
     with suppress(TryAgainLater, RequestError):
-        assert (
-            client._understood(Path("socket"), bytearray(json.dumps(answered).encode())) == answered
-        )
+        assert client._understood(Path("socket"), encoded) == answered
 
 
 def _readers() -> Readers:
@@ -169,16 +168,8 @@ def agent_answer(data: bytes) -> None:
 
 
 ODD_VALUES = (
-    "NULL",
-    "''",
-    "'x'",
-    "-1",
-    "0",
-    "1e400",
-    "9223372036854775807",
-    "x'00ff'",
-    "'[[\"a\", Infinity]]'",
-    "'é'",
+    *("NULL", "''", "'x'", "-1", "0", "1e400", "9223372036854775807", "x'00ff'"),
+    *("'[[\"a\", Infinity]]'", "'é'"),
 )
 
 
@@ -260,11 +251,9 @@ def _make_ledger(path: Path) -> None:
     ledger.begin([COUNTER], POD)
     ledger.begin([Counter("FORWARD", Family.V4, Traffic.INTERNET_IN)], None)
     ledger.post([Sample(COUNTER, 10, 1)])
-    ledger.begin(
-        [Counter.of_pod(Address.parse("10.0.0.2"), Traffic.INTERNET_IN)],
-        PodRef("ns", "ended", "u2"),
-    )
-    ledger.end([Counter.of_pod(Address.parse("10.0.0.2"), Traffic.INTERNET_IN)])
+    ended = [Counter.of_pod(Address.parse("10.0.0.2"), Traffic.INTERNET_IN)]
+    ledger.begin(ended, PodRef("ns", "ended", "u2"))
+    ledger.end(ended)
     ledger.examine([], has_counters=False)
     ledger.close()
 
@@ -285,25 +274,14 @@ def _use_ledger(path: Path) -> None:
 
 def _make_leases(path: Path) -> None:
     store = LeaseStore(path)
-    held = Attachment(AttachmentKey("c" * 64, "eth0"), POD, (ADDRESS,), "nm0", "/run/netns/a", 5.0)
-    store.hold(held)
-    other = Attachment(
-        AttachmentKey("d" * 64, "eth0"),
-        POD,
-        (Address.parse("fd00::1"),),
-        "nm1",
-        "/run/netns/b",
-        6.0,
-        (("all-in", 10**6),),
-    )
-    store.hold(other)
-    store.hold(
-        Attachment(AttachmentKey("e", "eth0"), POD, (Address.parse("10.0.0.3"),), "nm2", "/n", 7.0)
-    )
-    store.release(
-        Attachment(AttachmentKey("e", "eth0"), POD, (Address.parse("10.0.0.3"),), "nm2", "/n", 7.0),
-        8.0,
-    )
+    first, second, released = (AttachmentKey(name, "eth0") for name in ("c" * 64, "d" * 64, "e"))
+    v6, third = Address.parse("fd00::1"), Address.parse("10.0.0.3")
+    store.hold(Attachment(first, POD, (ADDRESS,), "nm0", "/run/netns/a", 5.0))
+    rates = (("all-in", 10**6),)
+    store.hold(Attachment(second, POD, (v6,), "nm1", "/run/netns/b", 6.0, rates))
+    over = Attachment(released, POD, (third,), "nm2", "/n", 7.0)
+    store.hold(over)
+    store.release(over, 8.0)
     store.add_tombstone(AttachmentKey("f", "eth0"), 9.0)
     store.begin_boot("boot")
     store.checkpoint()

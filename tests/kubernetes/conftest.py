@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes import manifests, programs
+from tests.kubernetes import clusters, manifests, programs
+from tests.kubernetes.clusters import Cluster
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.controllers import Program, Start, Starter
 
@@ -79,6 +80,13 @@ def installed(control_plane: ControlPlane) -> ControlPlane:
         for wanted in manifests.overlay(overlay):
             manifests.apply(control_plane, wanted)
     return control_plane
+
+
+@pytest.fixture
+def cluster(installed: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster that `netmgr status --cluster` is asked about."""
+    with clusters.cluster(installed, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from netmgr.kube.controller.nodes import HEALTHY, STARTUP_TAINT
 from netmgr.plan import files
+from netmgr.plan.lock import LockDocument
 from netmgr.plan.locking import make_lock
 from tests.kubernetes.control_plane import ControlPlane, Object
 from tests.waiting import PATIENCE
 
 POOL = "netmgr.io/node-pool"
 Rules = Iterable[tuple[str, str, tuple[str, ...]]]
-MERGE = "merge-patch+json"
+MERGE, STRATEGIC = "merge-patch+json", "strategic-merge-patch+json"
 
 
 def write_plan(folder: Path, pools: str, *, v6: bool = False, lock: bool = True) -> Path:
@@ -35,6 +36,13 @@ def write_plan(folder: Path, pools: str, *, v6: bool = False, lock: bool = True)
     if lock:
         relock(plan)
     return plan
+
+
+def lock_of(plan: Path) -> LockDocument:
+    """The lock beside a plan."""
+    lock = files.load_lock(files.lock_path(plan))
+    assert lock is not None
+    return lock
 
 
 def relock(plan: Path) -> None:

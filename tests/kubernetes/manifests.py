@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -81,3 +83,18 @@ def path_of(plane: ControlPlane, found: Object) -> str:
     kind = kinds[found["kind"]]
     scope = f"/namespaces/{metadata['namespace']}" if kind["namespaced"] else ""
     return f"{root}{scope}/{kind['name']}/{metadata['name']}"
+
+
+@contextmanager
+def granted(plane: ControlPlane, component: str, namespace: str) -> Iterator[None]:
+    """A component's rights for the length of the block, and a namespace without Events after it."""
+    path = HERE / "components" / component / "rbac.yaml"
+    rights = list(yaml.safe_load_all(path.read_text()))
+    for wanted in rights:
+        apply(plane, wanted)
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    plane.answer("POST", "/api/v1/namespaces", body)
+    yield
+    plane.ask("DELETE", f"/api/v1/namespaces/{namespace}/events")
+    for wanted in rights:
+        plane.ask("DELETE", path_of(plane, wanted))

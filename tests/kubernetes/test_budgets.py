@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from exporter.reporting import ServerConnection
 from netmgr.budgets import messages
@@ -126,21 +125,13 @@ class Budgets:
 
 @pytest.fixture
 def budgets(installed: ControlPlane, start: Start, tmp_path: Path) -> Iterator[Budgets]:
-    path = manifests.HERE / "components" / "budgets" / "rbac.yaml"
-    rights = list(yaml.safe_load_all(path.read_text()))
-    for wanted in rights:
-        manifests.apply(installed, wanted)
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    installed.answer("POST", "/api/v1/namespaces", body)
     add_nodes(installed, [node("node-1"), node("node-2")])
     add_pods(installed, [agent_pod(f"agent-{name}", name) for name in ("node-1", "node-2")])
     made = Budgets(installed, start, tmp_path, Authority(tmp_path))
     made.write(DOCUMENT)
-    yield made
-    installed.ask("DELETE", EVENTS)
+    with manifests.granted(installed, "budgets", NAMESPACE):
+        yield made
     installed.answer("DELETE", STATE)
-    for wanted in rights:
-        installed.ask("DELETE", manifests.path_of(installed, wanted))
 
 
 def test_a_projected_token_of_an_agent_speaks_for_its_node_and_no_other_token_does(

@@ -9,7 +9,6 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from netmgr.kube.controller.events import WarningEvent, event
 from netmgr.kube.controller.node_reports import ANSWER_SECONDS, LONGEST_ANSWER
 from netmgr.kube.controller.nodes import HEALTHY, STARTUP_TAINT
 from netmgr.kube.diagnose.cluster import LONGEST_REASON
-from tests.kubernetes import clusters
 from tests.kubernetes.clusters import APPS, OLDER, Cluster, condition, container, endless
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.controllers import (
@@ -36,12 +34,6 @@ from tests.waiting import PATIENCE
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
 NOBODY = "nobody"
-
-
-@pytest.fixture
-def cluster(installed: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
-    with clusters.cluster(installed, tmp_path) as made:
-        yield made
 
 
 def test_a_healthy_cluster_is_described_in_a_few_lines(cluster: Cluster, tmp_path: Path) -> None:

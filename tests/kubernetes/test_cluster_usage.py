@@ -16,9 +16,7 @@ from netmgr.kube.controller.claim_store import LABEL, POOL
 from netmgr.ledger.history import Period, usage_row, view
 from netmgr.ledger.tables import Amount
 from tests.builders import PRICES
-from tests.kubernetes import clusters
 from tests.kubernetes.clusters import Cluster, condition
-from tests.kubernetes.control_plane import ControlPlane
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -27,10 +25,9 @@ HOUR = int(time.time()) // 3600 - 1
 
 
 @pytest.fixture
-def cluster(installed: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
-    with clusters.cluster(installed, tmp_path) as made:
-        yield replace(made, command=("usage", "--cluster"))
-    installed.ask("DELETE", CLAIMS)
+def cluster(cluster: Cluster) -> Iterator[Cluster]:
+    yield replace(cluster, command=("usage", "--cluster"))
+    cluster.plane.ask("DELETE", CLAIMS)
 
 
 def claims(cluster: Cluster, node: str, released: float) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,9 +26,8 @@ from netmgr.kube.client.api import connect
 from netmgr.kube.diagnose.connectivity import SERVICE, Options
 from netmgr.kube.diagnose.connectivity_objects import LABEL, PREFIX
 from netmgr.kube.diagnose.connectivity_run import ConnectivityRequest, run
-from tests.kubernetes import clusters
 from tests.kubernetes.clusters import Cluster
-from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.kubernetes.control_plane import Object
 from tests.kubernetes.controllers import AGENTS, MERGE, agent_pod, make_account, refusing
 from tests.waiting import PATIENCE, eventually
 
@@ -149,10 +148,8 @@ def well(kubelets: Kubelets) -> Answering:
 
 
 @pytest.fixture
-def cluster(installed: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
-    with clusters.cluster(installed, tmp_path) as made:
-        made.command = ("connectivity-test",)
-        yield made
+def cluster(cluster: Cluster) -> Cluster:
+    return replace(cluster, command=("connectivity-test",))
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.kubernetes.controllers import (
     add_nodes,
     all_nodes,
     events_of,
+    lock_of,
     node,
     pod_cidrs,
     refusing,
@@ -49,9 +50,7 @@ def start(start: Start, plan: Path) -> Start:
 
 
 def ranges_of(plan: Path, name: str) -> list[str]:
-    lock = files.load_lock(files.lock_path(plan))
-    assert lock is not None
-    found = planned.node_named(lock, name)
+    found = planned.node_named(lock_of(plan), name)
     assert found is not None
     return [str(prefix) for prefix in merge(found.blocks)]
 
@@ -84,9 +83,7 @@ def test_a_node_gets_the_ranges_that_the_plan_has_for_it(
 def test_metrics_and_health_are_told_over_http(
     control_plane: ControlPlane, start: Start, plan: Path
 ) -> None:
-    lock = files.load_lock(files.lock_path(plan))
-    assert lock is not None
-    capacity = lock.clusters["train"].node_pools["gpu"].capacity
+    capacity = lock_of(plan).clusters["train"].node_pools["gpu"].capacity
     (port,) = free_ports(1)
     running = start(port=port)
     add_nodes(control_plane, [node("a", "gpu"), node("b"), nat_host()])

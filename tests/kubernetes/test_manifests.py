@@ -13,7 +13,7 @@ import pytest
 from netmgr.ranges.assigned import NODE_RANGES
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import MERGE, add_pods, agent_pod, node
+from tests.kubernetes.controllers import MERGE, STRATEGIC, add_pods, agent_pod, node
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
@@ -22,7 +22,6 @@ OK, FORBIDDEN = 200, 403
 INVALID = 422
 """What a ValidatingAdmissionPolicy answers, unless it says another reason."""
 
-STRATEGIC = "strategic-merge-patch+json"
 KEY = "netmgr.io/agent-not-ready"
 STARTUP = {"key": KEY, "effect": "NoSchedule"}
 GPU = {"key": "example.org/gpu", "effect": "NoSchedule"}

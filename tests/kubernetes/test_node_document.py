@@ -18,7 +18,7 @@ from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.kube.controller.allocations import NodeAllocation, NodeIndex
 from netmgr.kube.controller.node_document import pod_cidr
-from netmgr.plan import files, machines
+from netmgr.plan import machines
 from tests.fuzz.of_cluster import go_takes
 from tests.kubernetes.control_plane import ControlPlane, Object
 from tests.kubernetes.controllers import (
@@ -27,6 +27,7 @@ from tests.kubernetes.controllers import (
     Starter,
     add_nodes,
     events_of,
+    lock_of,
     node,
     pod_cidrs,
     write_plan,
@@ -258,22 +259,10 @@ def test_an_agent_start_costs_one_request_and_pods_cost_none(
 
 
 FORMS = (
-    "10.0.0.0/24",
-    "010.000.1.0/24",
-    "10.0.1.7/24",
-    "10.0.0.0/024",
-    "fd00::/64",
-    "0000001::/64",
-    "fd00::0001:0/112",
-    "::ffff:10.0.0.0/120",
-    "::ffff:010.0.0.0/120",
-    "fd00::10.0.0.1/120",
-    "fe80::%1/64",
-    "10.0.0/24",
-    "0x0a.0.0.0/24",
-    "10.0.0.0/33",
-    "::10000/112",
-    "1:2:3:4:5:6:7::/64",
+    *("10.0.0.0/24", "010.000.1.0/24", "10.0.1.7/24", "10.0.0.0/024", "fd00::/64"),
+    *("0000001::/64", "fd00::0001:0/112", "::ffff:10.0.0.0/120", "::ffff:010.0.0.0/120"),
+    *("fd00::10.0.0.1/120", "fe80::%1/64", "10.0.0/24", "0x0a.0.0.0/24", "10.0.0.0/33"),
+    *("::10000/112", "1:2:3:4:5:6:7::/64"),
 )
 
 
@@ -303,8 +292,7 @@ def test_a_node_of_a_plan_ends_up_with_the_document_that_the_plan_renders(
 ) -> None:
     """The whole way: a plan's lock, a controller, a Node, its init container."""
     plan = write_plan(tmp_path, POOLS, v6=True)
-    lock = files.load_lock(files.lock_path(plan))
-    assert lock is not None
+    lock = lock_of(plan)
     add_nodes(installed, (node(name, name.split("-")[1]) for name in NAMES))
     for name in NAMES:
         planned = machines.node_named(lock, name)

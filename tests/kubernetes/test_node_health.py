@@ -8,6 +8,7 @@ from netmgr.kube.controller.nodes import HEALTHY, UNHEALTHY_TAINT
 from tests.kubernetes.clusters import Exporter
 from tests.kubernetes.control_plane import ControlPlane, free_ports
 from tests.kubernetes.controllers import (
+    STRATEGIC,
     Start,
     Starter,
     add_exporter,
@@ -24,7 +25,6 @@ DRIFT = ("DriftReturns", "rules 3 times in 10 minutes")
 GAPS = ("CountersLost", "counters keep losing their past")
 LEASE = 2 * PATIENCE
 """In which a dead leader's is over, and its successor has asked."""
-STRATEGIC = "strategic-merge-patch+json"
 
 
 @pytest.fixture

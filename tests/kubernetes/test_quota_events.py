@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import yaml
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
@@ -50,16 +49,8 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
-    path = manifests.HERE / "components" / "quota-events" / "rbac.yaml"
-    rights = list(yaml.safe_load_all(path.read_text()))
-    for wanted in rights:
-        manifests.apply(installed, wanted)
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    installed.answer("POST", "/api/v1/namespaces", body)
-    yield installed
-    installed.ask("DELETE", EVENTS)
-    for wanted in rights:
-        installed.ask("DELETE", manifests.path_of(installed, wanted))
+    with manifests.granted(installed, "quota-events", NAMESPACE):
+        yield installed
 
 
 @pytest.fixture

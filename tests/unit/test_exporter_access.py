@@ -27,7 +27,6 @@ SERVING = "process_request_thread"
 """What a thread of socketserver's is named by."""
 
 WHOLE = b"GET /metrics HTTP/1.1\r\n\r\n"
-ROOT = Path(__file__).parent.parent.parent
 TOKEN = "c2VjcmV0LXRva2Vu.-_~+/=="  # noqa: S105  opens nothing but this file's doors
 
 

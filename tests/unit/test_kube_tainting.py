@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from netmgr.errors import ApiError, ConfigError
-from netmgr.kube.client.api import CONFLICT
+from netmgr.errors import ConfigError
+from netmgr.kube.client.concurrency import Concurrency
 from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.controller.node_taints import rewrite, without
 from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, NodeView, node_view
 from netmgr.kube.controller.reconciling import Leadership
 from netmgr.kube.controller.tainting import Tainting, decide, most_of, parse_share
+from tests.fakes.api_server import ApiServer
 
 TWENTIETH, HALF = Fraction(5, 100), Fraction(1, 2)
 TAINT, STARTUP = ({"key": key, "effect": "NoSchedule"} for key in (UNHEALTHY_TAINT, STARTUP_TAINT))
@@ -122,39 +123,21 @@ def test_what_is_no_share_is_refused(text: str) -> None:
         parse_share(text)
 
 
-class Server:
-    """One Node, as an API server keeps it: every write has a version, and names the one before."""
-
-    def __init__(self) -> None:
-        self.taints = [STARTUP]
-        self.version = 1
-
-    def node(self) -> dict[str, Any]:
-        metadata = {"name": "n", "uid": "u", "resourceVersion": str(self.version)}
-        metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
-        return {"metadata": metadata, "spec": {"taints": list(self.taints)}}
-
-    def write(self, taints: list[dict[str, str]]) -> None:
-        self.taints, self.version = taints, self.version + 1
-
-    def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        assert path == "/api/v1/nodes/n"
-        if body["metadata"] != {"uid": "u", "resourceVersion": str(self.version)}:
-            raise ApiError("another program wrote first", CONFLICT)
-        self.write(body["spec"]["taints"])
-        return self.node()
+NODES, NAME = "/api/v1/nodes", "n"
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def leadership(server: Server) -> Leadership:
+def leadership() -> Leadership:
+    """Of a cluster whose one Node has the startup taint."""
+    api = ApiServer(Concurrency()).api("controller")
+    made = api.create(NODES, {"metadata": {"name": NAME}, "spec": {"taints": [STARTUP]}})
     nodes = ObjectCache(node_view, threading.Event())
-    nodes.replace([server.node()])
-    return SimpleNamespace(api=server, nodes=nodes)  # type: ignore[return-value]  all it is asked for
+    nodes.replace([made])
+    return SimpleNamespace(api=api, nodes=nodes)  # type: ignore[return-value]  all it is asked for
+
+
+def taints(leadership: Leadership) -> list[dict[str, str]]:
+    return leadership.api.get(f"{NODES}/{NAME}")["spec"]["taints"]
 
 
 def remove(leadership: Leadership, view: Any) -> bool:
@@ -163,25 +146,26 @@ def remove(leadership: Leadership, view: Any) -> bool:
 
 @pytest.mark.parametrize("events", [1, 0], ids=["seen", "not seen yet"])
 def test_a_taint_that_comes_between_decision_and_write_stays(
-    server: Server, leadership: Leadership, events: int
+    leadership: Leadership, events: int
 ) -> None:
     (view,) = leadership.nodes.views()
-    server.write([STARTUP, OTHER])
+    both = {"spec": {"taints": [STARTUP, OTHER]}}
+    changed = leadership.api.patch(f"{NODES}/{NAME}", both)
     for _ in range(events):
-        leadership.nodes.change(server.node())
+        leadership.nodes.change(changed)
     # What is not known yet has the server refuse the write, and another round decide.
     assert remove(leadership, view) is bool(events)
-    leadership.nodes.change(server.node())
+    leadership.nodes.change(leadership.api.get(f"{NODES}/{NAME}"))
     assert remove(leadership, leadership.nodes.views()[0])
-    assert server.taints == [OTHER]
+    assert taints(leadership) == [OTHER]
 
 
-def test_another_node_of_the_name_is_left_alone(server: Server, leadership: Leadership) -> None:
+def test_another_node_of_the_name_is_left_alone(leadership: Leadership) -> None:
     (view,) = leadership.nodes.views()
-    again = server.node()
-    again["metadata"] |= {"uid": "v", "resourceVersion": "7"}
+    again = leadership.api.get(f"{NODES}/{NAME}")
+    again["metadata"] |= {"uid": "another", "resourceVersion": "7"}
     leadership.nodes.replace([again])
     assert remove(leadership, view)
     leadership.nodes.replace([])
     assert remove(leadership, view)
-    assert server.taints == [STARTUP]
+    assert taints(leadership) == [STARTUP]

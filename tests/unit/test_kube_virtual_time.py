@@ -25,9 +25,8 @@ from netmgr.kube.controller.health import ControllerHealth, Telemetry
 from netmgr.kube.controller.node_taints import UnhealthyTaint
 from netmgr.kube.controller.nodes import HEALTHY, UNHEALTHY_TAINT
 from netmgr.kube.controller.plan_watch import PlanWatch
-from netmgr.plan import files
 from tests.fakes.api_server import ApiServer
-from tests.kubernetes.controllers import write_plan
+from tests.kubernetes.controllers import lock_of, write_plan
 from tests.unit.virtual import POOL_LABEL, QUARANTINE_SECONDS, Virtual, virtual
 
 NODES = "/api/v1/nodes"
@@ -272,9 +271,7 @@ CAPACITY = 2
 def led(cluster: Virtual, tmp_path: Path) -> Virtual:
     """The cluster with a leader, whose plan has room for two Nodes."""
     plan = write_plan(tmp_path, f"{{gpu: {{nodes: {CAPACITY}, surge: 0, pods_per_node: 4000}}}}")
-    lock = files.load_lock(files.lock_path(plan))
-    assert lock is not None
-    allocations = NodeAllocations(lock, "train")
+    allocations = NodeAllocations(lock_of(plan), "train")
     assert allocations.capacity == {"gpu": CAPACITY}
     cluster.start_controller(PlanWatch(lambda: allocations, ()))
     cluster.time.run(1)

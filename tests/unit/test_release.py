@@ -6,7 +6,6 @@ A whole release is built and tried by `make artifacts` (`tests/helm/release.py`)
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import runpy
@@ -50,6 +49,12 @@ def checkout(folder: Path, tag: str = "v1.2.3", **settings: str) -> Path:
     return folder
 
 
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A commit that could be released."""
+    return checkout(tmp_path / "source", **SETTINGS)
+
+
 def refusal(folder: Path) -> str:
     done = programs.run([sys.executable, str(folder / ".ci" / "release")])
     assert done.returncode == 1
@@ -77,8 +82,7 @@ def test_a_setting_with_a_typo_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["netmgr/__init__.py", "new.py"])
-def test_a_release_is_refused_from_what_is_not_committed(name, tmp_path):
-    source = checkout(tmp_path / "source", **SETTINGS)
+def test_a_release_is_refused_from_what_is_not_committed(name, source):
     with (source / name).open("a") as file:
         file.write("# changed\n")
     error = refusal(source)
@@ -96,8 +100,7 @@ def test_a_release_is_refused_without_the_versions_tag(tag, tmp_path):
     )
 
 
-def test_the_tag_of_an_earlier_commit_is_none_of_this_one(tmp_path):
-    source = checkout(tmp_path / "source", **SETTINGS)
+def test_the_tag_of_an_earlier_commit_is_none_of_this_one(source):
     git(source, "commit", "--quiet", "--allow-empty", "--message", "second")
     assert "HEAD has no tag v1.2.3, which is netmgr.__version__, but none;" in refusal(source)
 
@@ -134,8 +137,7 @@ def test_the_image_has_what_builds_the_launchers_before_the_rest_is_copied(tmp_p
     assert done.stdout.decode().strip() == str(tmp_path / "cni" / "build.py"), done.stderr
 
 
-def test_base_is_refused_without_the_program_that_builds_images(tmp_path):
-    source = checkout(tmp_path / "source", **SETTINGS)
+def test_base_is_refused_without_the_program_that_builds_images(source, tmp_path):
     git_only = tmp_path / "bin"
     git_only.mkdir()
     (git_only / "git").symlink_to(shutil.which("git") or "")
@@ -146,26 +148,15 @@ def test_base_is_refused_without_the_program_that_builds_images(tmp_path):
     assert b"podman is missing, which builds the image: apt-get install podman\n" in done.stderr
 
 
-@pytest.fixture
-def committed(tmp_path: Path) -> Path:
-    (tmp_path / "file").write_text("as committed")
-    git(tmp_path, "init", "--quiet")
-    git(tmp_path, "add", "file")
-    git(tmp_path, "commit", "--quiet", "--message", "first")
-    return tmp_path
+def test_a_checkout_is_its_commit_and_whether_it_was_changed(source):
+    commit = git(source, "rev-parse", "HEAD")
+    assert provenance.of_checkout(source, {}) == Provenance(commit, WHEN, dirty=False)
+    (source / "pyproject.toml").write_text("changed")
+    assert provenance.of_checkout(source, {}) == Provenance(commit, WHEN, dirty=True)
 
 
-def test_a_checkout_is_its_commit_and_whether_it_was_changed(committed):
-    commit = git(committed, "rev-parse", "HEAD")
-    git(committed, "tag", "v1.0.0")
-    assert provenance.of_checkout(committed, {}) == Provenance(commit, WHEN, dirty=False)
-    (committed / "file").write_text("changed")
-    assert provenance.of_checkout(committed, {}) == Provenance(commit, WHEN, dirty=True)
-
-
-def test_a_folder_within_another_repository_is_not_taken_for_it(committed):
-    (committed / "inside").mkdir()
-    assert provenance.of_checkout(committed / "inside", {}) == Provenance()
+def test_a_folder_within_another_repository_is_not_taken_for_it(source):
+    assert provenance.of_checkout(source / "netmgr", {}) == Provenance()
 
 
 @pytest.mark.parametrize(
@@ -183,15 +174,19 @@ def test_a_build_without_gits_data_is_what_its_environment_says(tmp_path, enviro
     assert provenance.of_checkout(tmp_path, environment) == expected
 
 
-def test_what_a_build_recorded_is_read_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "RECORD", tmp_path / "build.json")
-    built = Provenance(BUILT_FROM, WHEN, dirty=False)
-    provenance.RECORD.write_text(provenance.as_json(built))
-    assert provenance.read() == built
+RECORDED = Provenance(BUILT_FROM, WHEN, dirty=False)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", json.dumps({"unknown": 1})])
-def test_a_damaged_record_is_no_fault_of_the_command(tmp_path, monkeypatch, content):
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (provenance.as_json(RECORDED), RECORDED),
+        *((damaged, Provenance()) for damaged in ("", "[]", "{", '{"unknown": 1}')),
+    ],
+)
+def test_what_a_build_recorded_is_read_back_and_a_damaged_record_is_no_fault_of_the_command(
+    tmp_path, monkeypatch, content, expected
+):
     monkeypatch.setattr(provenance, "RECORD", tmp_path / "build.json")
     provenance.RECORD.write_text(content)
-    assert provenance.read() == Provenance()
+    assert provenance.read() == expected
