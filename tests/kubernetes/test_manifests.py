@@ -4,7 +4,8 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from netmgr.ranges.assigned import NODE_RANGES
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import MERGE, STRATEGIC, add_pods, agent_pod, node
+from tests.kubernetes.controllers import AGENTS, MERGE, STRATEGIC, add_pods, agent_pod, node
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
@@ -142,24 +143,47 @@ def test_what_the_controller_writes_by_name_is_its_own_and_no_other(
         assert _may(installed, token, verb, resource, namespace, name) is may, (verb, name)
 
 
+@dataclass
+class Guarded:
+    """An object that the controller may change a part of, as its admission policies say."""
+
+    plane: ControlPlane
+    path: str
+    token: str
+
+    def answer(self, body: Object, kind: str = MERGE, of: str = "") -> tuple[int, str]:
+        """What the server says to a change, or to one of a subresource, by the controller."""
+        return self.plane.answer("PATCH", f"{self.path}{of}", body, token=self.token, kind=kind)
+
+    def write(self, body: Object, kind: str = MERGE, of: str = "") -> None:
+        status, text = self.answer(body, kind, of)
+        assert status == OK, text
+
+    def refuses(self, bodies: Iterable[Object], kind: str = MERGE, of: str = "") -> None:
+        for body in bodies:
+            status, text = self.answer(body, kind, of)
+            assert (status, "netmgr-controller may" in text) == (INVALID, True), (body, text)
+
+    def read(self) -> Object:
+        return self.plane.ask("GET", self.path)
+
+
+PROBE: Object = {"metadata": {"labels": {"probe": "x"}}}
+"""Refused once a policy is in force, which takes the server a moment."""
+
+
 @pytest.fixture
-def guarded(installed: ControlPlane) -> Iterator[tuple[ControlPlane, str, str]]:
-    """A Node, and the controller's token once its admission policy is in force, which takes the
-    server a moment.
-    """
+def guarded(installed: ControlPlane) -> Iterator[Guarded]:
+    """A Node, once the policy for Nodes is in force."""
     token = installed.token("netmgr", "netmgr-controller")
     path = "/api/v1/nodes/guarded"
     taints = [STARTUP, GPU]
     installed.ask("POST", "/api/v1/nodes", node("guarded", "gpu", taints=taints))
     conditions = [{"type": "Ready", "status": "False"}, {"type": "MemoryPressure", "status": "No"}]
     installed.ask("PATCH", f"{path}/status", {"status": {"conditions": conditions}}, kind=MERGE)
-
-    def refused() -> bool:
-        label = {"metadata": {"labels": {"probe": "x"}}}
-        return installed.answer("PATCH", path, label, token=token, kind=MERGE)[0] == INVALID
-
-    eventually(refused)
-    yield installed, path, token
+    made = Guarded(installed, path, token)
+    eventually(lambda: made.answer(PROBE)[0] == INVALID)
+    yield made
     installed.ask("DELETE", path)
 
 
@@ -197,27 +221,22 @@ OF_POD: tuple[Object, ...] = (
 
 
 def test_the_controller_may_change_nothing_of_a_node_but_its_ranges_and_one_condition(
-    guarded: tuple[ControlPlane, str, str],
+    guarded: Guarded,
 ) -> None:
-    plane, path, token = guarded
-    before = plane.ask("GET", path)["metadata"]["resourceVersion"]
-    for of, kind, bodies in ((path, MERGE, OF_NODE), (f"{path}/status", STRATEGIC, OF_STATUS)):
-        for body in bodies:
-            status, text = plane.answer("PATCH", of, body, token=token, kind=kind)
-            assert (status, "netmgr-controller may" in text) == (INVALID, True), (body, text)
-    assert plane.ask("GET", path)["metadata"]["resourceVersion"] == before
+    before = guarded.read()["metadata"]["resourceVersion"]
+    guarded.refuses(OF_NODE)
+    guarded.refuses(OF_STATUS, STRATEGIC, "/status")
+    assert guarded.read()["metadata"]["resourceVersion"] == before
 
 
 def test_the_controller_removes_the_startup_taint_and_clears_the_clouds_condition(
-    guarded: tuple[ControlPlane, str, str],
+    guarded: Guarded,
 ) -> None:
-    plane, path, token = guarded
-    taints = [each for each in plane.ask("GET", path)["spec"]["taints"] if each["key"] != KEY]
-    plane.ask("PATCH", path, {"spec": {"taints": taints}}, token=token, kind=MERGE)
+    taints = [taint for taint in guarded.read()["spec"]["taints"] if taint["key"] != KEY]
+    guarded.write({"spec": {"taints": taints}})
     condition = {"type": "NetworkUnavailable", "status": "False"}
-    body = {"status": {"conditions": [condition]}}
-    plane.ask("PATCH", f"{path}/status", body, token=token, kind=STRATEGIC)
-    found = plane.ask("GET", path)
+    guarded.write({"status": {"conditions": [condition]}}, STRATEGIC, "/status")
+    found = guarded.read()
     assert found["spec"]["taints"] == taints
     assert {each["type"]: each["status"] for each in found["status"]["conditions"]} == {
         "Ready": "False",
@@ -225,24 +244,17 @@ def test_the_controller_removes_the_startup_taint_and_clears_the_clouds_conditio
         "NetworkUnavailable": "False",
     }
     again = {"spec": {"taints": [*taints, STARTUP]}}
-    assert plane.answer("PATCH", path, again, token=token, kind=MERGE)[0] == INVALID, "never added"
+    assert guarded.answer(again)[0] == INVALID, "never added"
 
 
 Write = Callable[..., int]
 
 
 @pytest.fixture
-def write_taints(guarded: tuple[ControlPlane, str, str]) -> Write:
+def write_taints(guarded: Guarded) -> Write:
     """Writes a Node's taints as the controller, beside those that others gave it; the status."""
-    plane, path, token = guarded
-    given = plane.ask("GET", path)["spec"]["taints"]
-    others = [each for each in given if each != STARTUP]
-
-    def write(*taints: Object) -> int:
-        body = {"spec": {"taints": [*others, *taints]}}
-        return plane.answer("PATCH", path, body, token=token, kind=MERGE)[0]
-
-    return write
+    others = [taint for taint in guarded.read()["spec"]["taints"] if taint != STARTUP]
+    return lambda *taints: guarded.answer({"spec": {"taints": [*others, *taints]}})[0]
 
 
 @pytest.mark.usefixtures("may_taint")
@@ -264,68 +276,55 @@ def test_with_its_component_the_controller_adds_and_removes_one_taint_and_no_oth
 
 
 def test_without_the_component_the_controller_removes_both_taints_and_adds_none(
-    guarded: tuple[ControlPlane, str, str], write_taints: Write
+    guarded: Guarded, write_taints: Write
 ) -> None:
-    plane, path, _ = guarded
     # Until the policy is in force, the taint may be added, and is removed again.
     eventually(lambda: write_taints(STARTUP) and write_taints(STARTUP, UNHEALTHY) == INVALID)
-    given = plane.ask("GET", path)["spec"]["taints"]
-    plane.ask("PATCH", path, {"spec": {"taints": [*given, UNHEALTHY]}}, kind=MERGE)
+    both = {"spec": {"taints": [*guarded.read()["spec"]["taints"], UNHEALTHY]}}
+    guarded.plane.ask("PATCH", guarded.path, both, kind=MERGE)
     assert write_taints(UNHEALTHY) == OK
     assert write_taints() == OK
     assert write_taints(UNHEALTHY) == INVALID
 
 
 @pytest.fixture
-def guarded_pod(guarded: tuple[ControlPlane, str, str]) -> Iterator[tuple[ControlPlane, str, str]]:
-    """An agent's pod, and the controller's token once the policy for pods is in force."""
-    plane, _, token = guarded
-    path = "/api/v1/namespaces/netmgr/pods/guarded"
-    add_pods(plane, [agent_pod("guarded", "guarded")])
-    probe = {"metadata": {"labels": {"probe": "x"}}}
-    eventually(
-        lambda: (
-            plane.answer("PATCH", f"{path}/status", probe, token=token, kind=MERGE)[0] == INVALID
-        )
-    )
-    yield plane, path, token
-    plane.ask("DELETE", f"{path}?gracePeriodSeconds=0")
+def guarded_pod(guarded: Guarded) -> Iterator[Guarded]:
+    """An agent's pod, once the policy for pods is in force."""
+    add_pods(guarded.plane, [agent_pod("guarded", "guarded")])
+    made = replace(guarded, path=f"{AGENTS}/guarded")
+    eventually(lambda: made.answer(PROBE, of="/status")[0] == INVALID)
+    yield made
+    made.plane.ask("DELETE", f"{made.path}?gracePeriodSeconds=0")
 
 
 def test_the_controller_may_change_nothing_of_an_agents_pod_but_its_annotation(
-    guarded_pod: tuple[ControlPlane, str, str],
+    guarded_pod: Guarded,
 ) -> None:
-    plane, path, token = guarded_pod
-    for body in OF_POD:
-        status, text = plane.answer("PATCH", f"{path}/status", body, token=token, kind=MERGE)
-        assert (status, "netmgr-controller may" in text) == (INVALID, True), (body, text)
+    guarded_pod.refuses(OF_POD, of="/status")
 
 
 def test_the_controller_writes_the_annotation_and_can_change_no_image(
-    guarded_pod: tuple[ControlPlane, str, str],
+    guarded_pod: Guarded,
 ) -> None:
-    plane, path, token = guarded_pod
     image = {"spec": {"containers": [{"name": "agent", "image": "example.org/other"}]}}
-    assert plane.answer("PATCH", path, image, token=token, kind=STRATEGIC)[0] == FORBIDDEN
+    assert guarded_pod.answer(image, STRATEGIC)[0] == FORBIDDEN
     # The server itself leaves a pod's spec as it is where its status is written.
     body = {"metadata": {"annotations": {NODE_RANGES: "{}"}}} | image
-    plane.ask("PATCH", f"{path}/status", body, token=token, kind=STRATEGIC)
-    found = plane.ask("GET", path)
+    guarded_pod.write(body, STRATEGIC, "/status")
+    found = guarded_pod.read()
     assert found["metadata"]["annotations"] == {NODE_RANGES: "{}"}
     assert [each["image"] for each in found["spec"]["containers"]] == ["netmgr", "netmgr"]
 
 
 def test_the_controller_gives_ranges_and_others_are_not_concerned(
-    guarded: tuple[ControlPlane, str, str],
+    guarded: Guarded,
 ) -> None:
-    plane, path, token = guarded
     ranges = {"metadata": {"annotations": {"netmgr.io/ranges": "10.0.0.0/28,10.0.1.0/28"}}}
     given = ranges | {"spec": {"podCIDR": "10.0.0.0/28", "podCIDRs": ["10.0.0.0/28"]}}
-    plane.ask("PATCH", path, given, token=token, kind=MERGE)
-    without = {"metadata": {"annotations": {"netmgr.io/ranges": None}}}
-    plane.ask("PATCH", path, without, token=token, kind=MERGE)
-    plane.ask("PATCH", path, {"spec": {"unschedulable": True}}, kind=MERGE)
-    assert plane.ask("GET", path)["spec"]["podCIDRs"] == ["10.0.0.0/28"]
+    guarded.write(given)
+    guarded.write({"metadata": {"annotations": {"netmgr.io/ranges": None}}})
+    guarded.plane.ask("PATCH", guarded.path, {"spec": {"unschedulable": True}}, kind=MERGE)
+    assert guarded.read()["spec"]["podCIDRs"] == ["10.0.0.0/28"]
 
 
 def _may(

@@ -26,7 +26,7 @@ from exporter.bounds import (
     by_use,
     select,
 )
-from exporter.catalog import CATALOG, Metric, MetricKind, metrics_of
+from exporter.catalog import CATALOG, Metric, MetricKind
 from exporter.collector import Collector
 from netmgr.api.snapshot import LimitState, PodTotals, QuotaState, Snapshot
 from netmgr.errors import TryAgainLater
@@ -343,11 +343,6 @@ def test_families_are_as_the_catalogue_says_with_the_series_that_it_states_for_2
         assert len(family.samples) == metric.series, metric.name
         ids = {(sample.name, *sample.labels.items()) for sample in family.samples}
         assert len(ids) == metric.series, metric.name
-
-
-def test_a_catalogue_has_every_metric_of_its_module_and_nothing_else() -> None:
-    first, second = CATALOG[:2]
-    assert metrics_of({"FIRST": first, "PODS": 250, "SECOND": second}) == (first, second)
 
 
 def test_while_the_agent_is_away_only_what_is_known_is_shown() -> None:

@@ -65,13 +65,6 @@ def touching(number: int) -> Prefix:
     return Prefix(Family.V4, first.value, first.length - (number.bit_length() - 1))
 
 
-def test_a_taint_is_known_by_its_key() -> None:
-    tainted = NodeView("a", "uid-a", "1", None, taints=({"key": "mine", "effect": "NoSchedule"},))
-    assert tainted.has_taint("mine")
-    assert not tainted.has_taint("NoSchedule")
-    assert not node("b").has_taint("mine")
-
-
 def test_the_name_decides_then_the_lowest_number_that_is_free() -> None:
     names = ["train-cpu-5", "b", "a", "train-gpu-0"]
     decision = decided({}, *map(node, names), node("c", pool="gpu"))

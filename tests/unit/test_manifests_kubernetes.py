@@ -59,10 +59,13 @@ def command(overlay: str, *components: str) -> list[str]:
     return list(containers(pod)["controller"]["command"])
 
 
+def volume_of(pod: Object, name: str) -> Object:
+    (found,) = [volume for volume in pod["volumes"] if volume["name"] == name]
+    return found
+
+
 def template(overlay: str, pod: Object) -> Object:
-    (name,) = [
-        volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == "template"
-    ]
+    name = volume_of(pod, "template")["configMap"]["name"]
     (found,) = [
         item
         for item in objects(overlay)
@@ -164,8 +167,7 @@ def test_an_overlay_can_have_both_kinds_of_reports():
 def test_budgets_give_a_token_for_their_server_to_the_exporter_alone(overlay: str):
     found = pods(overlay, "budgets", "seccomp", "preflight")
     agent, controller = found["netmgr"], found["netmgr-controller"]
-    (volume,) = [each for each in agent["volumes"] if each["name"] == "budgets-token"]
-    token, authority = volume["projected"]["sources"]
+    token, authority = volume_of(agent, "budgets-token")["projected"]["sources"]
     assert token["serviceAccountToken"]["audience"] == AUDIENCE
     assert authority["configMap"]["name"] == "netmgr-budgets-ca"
     mounts = {
@@ -207,11 +209,10 @@ def test_an_overlay_can_probe_a_fresh_node_before_anything_of_it_is_touched(over
     check_is_confined(probing)
     assert probing["command"][-1] == probing.get("terminationMessagePath", "/dev/termination-log")
     # Neither a token nor anything of the machine's own files.
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounts = {mount["name"]: mount for mount in probing["volumeMounts"]}
     assert mounts.keys() == {"document", "preflight-nodes"}
     assert all(mount["readOnly"] for mount in mounts.values())
-    assert volumes["preflight-nodes"]["configMap"]["optional"] is True
+    assert volume_of(pod, "preflight-nodes")["configMap"]["optional"] is True
     assert containers(pod)["exporter"]["command"][-1] == "--throughput-test"
     nodes_file = Path(mounts["preflight-nodes"]["mountPath"], "nodes.json")
     if overlay == "flat":
@@ -322,8 +323,9 @@ def test_each_process_gets_its_own_profile_which_the_kubelet_finds(overlay: str,
     made = pods(overlay, component)
     made.pop("netmgr-controller", None)
     (pod,) = made.values()
-    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "seccomp-profiles"]
-    assert volume["hostPath"]["path"] == "/var/lib/kubelet/seccomp/netmgr"
+    assert (
+        volume_of(pod, "seccomp-profiles")["hostPath"]["path"] == "/var/lib/kubelet/seccomp/netmgr"
+    )
     assert containers(pod)["seccomp-profiles"]["volumeMounts"][0]["name"] == "seccomp-profiles"
     for process in ("agent", "exporter"):
         profile = containers(pod)[process]["securityContext"]["seccompProfile"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -292,26 +292,20 @@ def test_an_answer_says_what_its_nameserver_knows(said: bytes, found: Knowledge 
 def nameserver(say: Callable[[bytes], list[bytes]]) -> Iterator[str]:
     """A nameserver on a loopback address of its own; the address."""
     where = f"127.53.{CHANCE.randrange(256)}.{CHANCE.randrange(1, 255)}"
-    ended = threading.Event()
 
-    def serve() -> None:
-        while not ended.is_set():
-            try:
-                question, client = listener.recvfrom(512)
-            except TimeoutError:
-                continue
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            question, listener = self.request
             for datagram in say(question):
-                listener.sendto(datagram, client)
+                listener.sendto(datagram, self.client_address)
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
-        listener.bind((where, 0))
-        listener.settimeout(0.05)
-        worker = threading.Thread(target=serve)
+    with socketserver.UDPServer((where, 0), Handler) as server:
+        worker = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         worker.start()
         try:
-            yield f"{where}:{listener.getsockname()[1]}"
+            yield f"{where}:{server.server_address[1]}"
         finally:
-            ended.set()
+            server.shutdown()
             worker.join()
 
 
