@@ -20,15 +20,7 @@ from typing import Self
 
 from netmgr.prefixes import Family, Prefix
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import (
-    AGENTS,
-    MERGE,
-    Crowd,
-    add_nodes,
-    add_pods,
-    agent_pod,
-    node,
-)
+from tests.kubernetes.controllers import AGENTS, MERGE, Crowd, add_nodes, add_pods, agent_pod, node
 from tests.waiting import PATIENCE, patient_netmgr
 
 APPS = "/apis/apps/v1/namespaces/netmgr"

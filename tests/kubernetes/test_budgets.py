@@ -197,9 +197,7 @@ def test_the_follower_names_the_leader_whose_end_makes_a_greater_epoch(budgets: 
     assert second.report(token)[1]["epoch"] == budgets.epoch
 
 
-def test_a_changed_document_reaches_nodes_and_a_wrong_one_changes_nothing(
-    budgets: Budgets,
-) -> None:
+def test_a_changed_document_reaches_nodes_and_a_wrong_one_changes_nothing(budgets: Budgets) -> None:
     server = budgets.serve()
     token = budgets.token()
     eventually(lambda: server.leads(token))

@@ -303,9 +303,7 @@ def test_the_controller_may_change_nothing_of_an_agents_pod_but_its_annotation(
     guarded_pod.refuses(OF_POD, of="/status")
 
 
-def test_the_controller_writes_the_annotation_and_can_change_no_image(
-    guarded_pod: Guarded,
-) -> None:
+def test_the_controller_writes_the_annotation_and_can_change_no_image(guarded_pod: Guarded) -> None:
     image = {"spec": {"containers": [{"name": "agent", "image": "example.org/other"}]}}
     assert guarded_pod.answer(image, STRATEGIC)[0] == FORBIDDEN
     # The server itself leaves a pod's spec as it is where its status is written.
@@ -316,9 +314,7 @@ def test_the_controller_writes_the_annotation_and_can_change_no_image(
     assert [each["image"] for each in found["spec"]["containers"]] == ["netmgr", "netmgr"]
 
 
-def test_the_controller_gives_ranges_and_others_are_not_concerned(
-    guarded: Guarded,
-) -> None:
+def test_the_controller_gives_ranges_and_others_are_not_concerned(guarded: Guarded) -> None:
     ranges = {"metadata": {"annotations": {"netmgr.io/ranges": "10.0.0.0/28,10.0.1.0/28"}}}
     given = ranges | {"spec": {"podCIDR": "10.0.0.0/28", "podCIDRs": ["10.0.0.0/28"]}}
     guarded.write(given)

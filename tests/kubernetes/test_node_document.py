@@ -163,12 +163,7 @@ def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(
     ],
 )
 def test_what_is_wrong_is_told_in_the_log_and_on_the_node_and_nothing_is_written(
-    installed: ControlPlane,
-    render: Render,
-    to: Path,
-    cidrs: list[str],
-    template: str,
-    said: str,
+    installed: ControlPlane, render: Render, to: Path, cidrs: list[str], template: str, said: str
 ) -> None:
     register(installed, "a", ["10.0.0.4"], cidrs)
     to.parent.mkdir()

@@ -10,13 +10,7 @@ from dataclasses import replace
 import pytest
 
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
-from netmgr.kube.controller.assigning import (
-    MOST_TOUCHED,
-    Decision,
-    RefusalReason,
-    decide,
-    released,
-)
+from netmgr.kube.controller.assigning import MOST_TOUCHED, Decision, RefusalReason, decide, released
 from netmgr.kube.controller.nodes import NodeView
 from netmgr.prefixes import Family, Prefix, overlaps
 from tests.unit.test_kube_allocations import CPU, lock

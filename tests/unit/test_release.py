@@ -64,10 +64,7 @@ def refusal(folder: Path) -> str:
 
 @pytest.mark.parametrize(
     ("missing", "settings"),
-    [
-        ("image", SETTINGS | {"image": ""}),
-        ("documentation", {"image": SETTINGS["image"]}),
-    ],
+    [("image", SETTINGS | {"image": ""}), ("documentation", {"image": SETTINGS["image"]})],
     ids=["empty", "absent"],
 )
 def test_a_release_is_refused_while_a_setting_is_unset(missing, settings, tmp_path):

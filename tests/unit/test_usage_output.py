@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,28 +13,23 @@ from netmgr.api.snapshot import UsageView
 from netmgr.cli.output import show
 from netmgr.cli.usage import as_csv, as_json, as_table, moment, notes
 from netmgr.errors import RequestError
+from netmgr.ledger.history import By, Period, view
 
 NOW = datetime(2026, 3, 10, 15, 30, tzinfo=UTC).timestamp()
-HOUR = datetime(2026, 3, 10, 14, tzinfo=UTC).timestamp() // 3600
+HOUR = int(datetime(2026, 3, 10, 14, tzinfo=UTC).timestamp()) // 3600
 
 
-def view(*by: str) -> UsageView:
-    names = ("namespace", "pod", "traffic", "bytes")
-    rows = [
-        ("team-a", 'we"b,\n', "internet-out", 5_000_000),
-        ("team-a", "", "internet-in", 2000),
-        ("team-[b]", "db", "hub-out", 40),
+def usage(*by: By) -> UsageView:
+    rows: Any = [
+        {"hour": HOUR, "namespace": namespace, "pod": pod, "traffic": traffic, "bytes": size}
+        | {"packets": 1}
+        for namespace, pod, traffic, size in (
+            ("team-a", 'we"b,\n', "internet-out", 5_000_000),
+            ("team-a", "", "internet-in", 2000),
+            ("team-[b]", "db", "hub-out", 40),
+        )
     ]
-    return {
-        "version": 1,
-        "since": int(HOUR) * 3600,
-        "until": int(HOUR) * 3600 + 3600,
-        "by": list(by),
-        "rows": [
-            {"hour": int(HOUR), "packets": 1, **dict(zip(names, row, strict=True))} for row in rows
-        ],
-        "left_out": 3,
-    }
+    return view(Period(HOUR, HOUR + 1), by, rows) | {"left_out": 3}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,7 @@ def test_what_is_no_time_is_refused_with_examples(text):
 
 
 def test_csv_has_a_line_for_each_row_whatever_its_names_hold():
-    lines = list(csv.reader(as_csv(view("pod", "hour")).splitlines(keepends=True)))
+    lines = list(csv.reader(as_csv(usage(By.POD, By.HOUR)).splitlines(keepends=True)))
     figures = ["bytes", "packets", "missing", "wire", "wire_unknown"]
     assert lines[0] == ["hour", "namespace", "pod", "traffic", *figures]
     expected = ["2026-03-10T14:00Z", "team-a", 'we"b,\n', "internet-out", "5000000", "1", ""]
@@ -74,7 +70,7 @@ def test_csv_has_a_line_for_each_row_whatever_its_names_hold():
 
 
 def test_json_tells_the_whole_answer():
-    document = json.loads(as_json(view("namespace")))
+    document = json.loads(as_json(usage(By.NAMESPACE)))
     hours = ("2026-03-10T14:00Z", "2026-03-10T15:00Z")
     assert (document["since"], document["until"]) == hours
     assert document["left_out"] == 3
@@ -89,7 +85,7 @@ def test_json_tells_the_whole_answer():
 def test_what_rows_may_lack_is_shown(
     missing: int | None, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = view("namespace")
+    answer = usage(By.NAMESPACE)
     answer["rows"][0]["missing"] = missing
     show(*as_table(answer))
     assert words in capsys.readouterr().out
@@ -97,7 +93,7 @@ def test_what_rows_may_lack_is_shown(
 
 
 def test_rows_have_wire_bytes_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = view("namespace")
+    answer = usage(By.NAMESPACE)
     answer["rows"][0] |= {"wire": 5_200_000, "measured": 4_999_000}
     assert as_csv(answer).splitlines()[:3] == [
         "namespace,traffic,bytes,packets,missing,wire,wire_unknown",
@@ -114,7 +110,7 @@ def test_rows_have_wire_bytes_where_there_are_any(capsys: pytest.CaptureFixture[
 
 
 def test_a_table_has_in_and_out_beside_each_other_and_a_class_where_there_are_several(capsys):
-    show(*as_table(view("namespace")), *notes(view("namespace"), None))
+    show(*as_table(usage(By.NAMESPACE)), *notes(usage(By.NAMESPACE), None))
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["namespace", "class", "in", "out"] in shown
     assert ["team-a", "internet", "2.0", "kB", "5.0", "MB"] in shown
@@ -123,5 +119,5 @@ def test_a_table_has_in_and_out_beside_each_other_and_a_class_where_there_are_se
 
 
 def test_an_empty_answer_says_so(capsys):
-    show(*as_table({**view("pod"), "rows": [], "left_out": 0}))
+    show(*as_table({**usage(By.POD), "rows": [], "left_out": 0}))
     assert "no traffic in these hours" in capsys.readouterr().out

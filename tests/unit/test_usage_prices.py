@@ -17,6 +17,7 @@ from netmgr.cli.usage import as_csv, as_focus, as_json, as_table, notes
 from netmgr.documents import loader
 from netmgr.documents.prices import Prices
 from netmgr.errors import ConfigError
+from netmgr.ledger.history import By, Period, view
 from tests.builders import PRICES
 
 HOUR = int(datetime(2026, 12, 31, 23, tzinfo=UTC).timestamp() // 3600)
@@ -37,26 +38,10 @@ def prices(**changed: Any) -> Prices:
     return loader.parse(text, "prices.yaml", Prices)
 
 
-def view(*sizes: tuple[str, int]) -> UsageView:
-    return {
-        "version": 1,
-        "since": HOUR * 3600,
-        "until": HOUR * 3600 + 3600,
-        "by": ["hour", "pod", "class"],
-        "rows": [
-            {
-                "hour": HOUR,
-                "namespace": "team-a",
-                "pod": "web-0",
-                "traffic": traffic,
-                "bytes": size,
-                "packets": 1,
-                "missing": None,
-            }
-            for traffic, size in sizes
-        ],
-        "left_out": 0,
-    }
+def usage(*sizes: tuple[str, int]) -> UsageView:
+    pod = {"hour": HOUR, "namespace": "team-a", "pod": "web-0", "packets": 1, "missing": None}
+    rows: Any = [pod | {"traffic": traffic, "bytes": size} for traffic, size in sizes]
+    return view(Period(HOUR, HOUR + 1), [By.HOUR, By.POD, By.CLASS], rows)
 
 
 @pytest.mark.parametrize(("unit", "size"), [("GB", 10**9), ("GiB", 1 << 30)])
@@ -95,7 +80,7 @@ def test_a_wrong_price_table_is_refused_by_file_line_and_key(
 
 
 def test_focus_rows_have_every_mandatory_column_and_the_money() -> None:
-    answer = view(("internet-out", 3_000_000_001), ("internet-in", 5))
+    answer = usage(("internet-out", 3_000_000_001), ("internet-in", 5))
     answer["rows"][0] |= {"wire": 3_100_000_000, "measured": 3_000_000_000}
     text = as_focus(answer, prices())
     out, free = csv.DictReader(io.StringIO(text))
@@ -103,7 +88,7 @@ def test_focus_rows_have_every_mandatory_column_and_the_money() -> None:
     assert {name for name in MANDATORY if not out[name]} <= NULLABLE
     own = [name for name in out if name.startswith("x_")]
     assert list(out) == sorted({*out} - {*own}) + sorted(own)
-    assert as_focus(view(), prices()).splitlines() == text.splitlines()[:1]
+    assert as_focus(usage(), prices()).splitlines() == text.splitlines()[:1]
     costs = {out[name] for name in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost")}
     assert costs == {"0.27000000009"}
     assert (out["PricingQuantity"], out["PricingUnit"]) == ("3.000000001", "GB")
@@ -124,7 +109,7 @@ def test_focus_rows_have_every_mandatory_column_and_the_money() -> None:
 def test_csv_json_and_table_have_costs_where_there_are_prices(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    answer = view(("internet-out", 10**11), ("internet-in", 5))
+    answer = usage(("internet-out", 10**11), ("internet-in", 5))
     assert [row["cost"] for row in json.loads(as_json(answer, prices()))["rows"]] == ["9", "0"]
     assert json.loads(as_json(answer, prices()))["currency"] == "USD"
     assert [row["cost"] for row in csv.DictReader(io.StringIO(as_csv(answer, prices())))] == [
