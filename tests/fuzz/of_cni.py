@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
-import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 from cni import wire
@@ -20,7 +17,7 @@ from netmgr.logs import JsonFormatter, TextFormatter
 from netmgr.observer import cached_results
 from netmgr.prefixes import Address, Family
 from tests.fuzz.mutation import Shape
-from tests.fuzz.target import target
+from tests.fuzz.target import file_of, target
 
 TOKENS = """
 CNI_COMMAND=ADD CNI_COMMAND=DEL CNI_COMMAND=CHECK CNI_COMMAND=GC CNI_COMMAND=STATUS
@@ -148,12 +145,10 @@ def _raise(_record: logging.LogRecord) -> None:
 @target(Shape.WIRE, rounds=500, tokens=TOKENS)
 def kept_del(data: bytes) -> None:
     """A kept DEL is carried out and removed, set aside for good, or stays as it is: never half."""
-    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
-        path = Path(folder, "0123456789abcdef.del")
-        path.write_bytes(data)
+    with file_of(data, "0123456789abcdef.del") as path:
         carried_out: list[Request] = []
-        spool.replay([Path(folder)], lambda message: _carry_out(message, carried_out))
-        (left,) = [*Path(folder).iterdir()] or [None]
+        spool.replay([path.parent], lambda message: _carry_out(message, carried_out))
+        (left,) = [*path.parent.iterdir()] or [None]
         if carried_out:
             assert left is None
         elif wire.is_of_another_version(data):
@@ -169,10 +164,6 @@ def _carry_out(message: bytes, carried_out: list[Request]) -> int:
     except NetmgrError as error:
         return error.cni_code
     return 0
-
-
-def _memory() -> str | None:
-    return "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112, S108  no disk is waited for
 
 
 @target(Shape.JSON, rounds=4000, tokens=TOKENS)

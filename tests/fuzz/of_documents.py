@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import yaml
@@ -20,7 +19,7 @@ from netmgr.plan.lock import LockDocument, digest_of
 from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Address, Prefix
 from tests.fuzz.mutation import Shape
-from tests.fuzz.target import target
+from tests.fuzz.target import file_of, folder, target
 
 NODE = """
 apiVersion netmgr.io/v1alpha1 kind Node node name addresses uplink max_pods ranges ranges_file
@@ -79,9 +78,7 @@ def plan_yaml(data: bytes) -> None:
 @target(Shape.YAML, rounds=120, longest=32768, tokens=PLAN)
 def plan_lock(data: bytes) -> None:
     """A lock is a `ConfigError`, or it is sound once it is written again."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        path = Path(folder, "plan.lock.yaml")
-        path.write_bytes(data)
+    with file_of(data, "plan.lock.yaml") as path:
         try:
             found = files.load_lock(path)
         except ConfigError as error:
@@ -90,9 +87,6 @@ def plan_lock(data: bytes) -> None:
         assert found is not None
         files.write_lock(path, found, found)
         assert files.load_lock(path) == found
-
-
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  no disk is waited for
 
 
 @target(Shape.YAML, rounds=150, longest=16384, tokens=PLAN)
@@ -154,8 +148,7 @@ def containerd_toml(data: bytes) -> None:
 @target(Shape.TEXT, rounds=500, tokens=TOML)
 def runtime_settings(data: bytes) -> None:
     """The files of runtimes are a `SetupError`, or settings of known keys, whatever they import."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        root = Path(folder)
+    with folder() as root:
         for path in (Path("/etc/containerd/config.toml"), runtimes.CRIO_CONFIG):
             file = root / path.relative_to("/")
             file.parent.mkdir(parents=True)
@@ -172,9 +165,7 @@ def runtime_settings(data: bytes) -> None:
 )
 def networkd_file(data: bytes) -> None:
     """A file of systemd-networkd takes the links of pods or does not, whatever it says."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        path = Path(folder, "10-any.network")
-        path.write_bytes(data)
+    with file_of(data, "10-any.network") as path:
         parser = link_managers._parsed(path)
         assert link_managers._takes_pods_links(parser, "name") in (True, False)
 

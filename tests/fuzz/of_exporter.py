@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,8 +23,7 @@ from exporter.settings import Settings
 from netmgr.errors import ConfigError
 from tests.fakes.agent_socket import snapshot
 from tests.fuzz.mutation import Shape
-from tests.fuzz.of_documents import MEMORY
-from tests.fuzz.target import target
+from tests.fuzz.target import file_of, target
 
 HTTP = """
 GET POST OPTIONS HEAD /metrics / /report /healthz /readyz HTTP/1.0 HTTP/1.1 HTTP/2.0 HTTP/0.9
@@ -206,9 +203,7 @@ def label_bound(data: bytes) -> None:
 @target(Shape.TEXT, rounds=1000, longest=1000, tokens="someone:correct-horse Bearer Basic a:b: \\t")
 def secrets(data: bytes) -> None:
     """A file of secrets is a `ConfigError` that repeats none, or each line of it opens the door."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        path = Path(folder, "secret")
-        path.write_bytes(data)
+    with file_of(data, "secret") as path:
         for option, header in (("bearer_token_file", _bearer), ("basic_auth_file", _basic)):
             try:
                 door = access.door(Settings(**{option: path}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -29,8 +28,7 @@ from netmgr.rules import choose
 from netmgr.sqlite_file import FAILURES
 from tests.builders import NODE_KEYS
 from tests.fuzz.mutation import Shape
-from tests.fuzz.of_documents import MEMORY
-from tests.fuzz.target import target
+from tests.fuzz.target import file_of, folder, target
 
 SMALL = "nftables iptables-nft iptables-legacy iptables auto fd0000000000000000 -1 +5 1_000 0x10"
 RECORD = "bin_dir conf_dir name network settings /opt/cni/bin /etc/cni/net.d netmgr .. \\u0000"
@@ -44,18 +42,16 @@ ADDRESS = Address.parse("10.0.0.1")
 @target(Shape.TEXT, rounds=1000, longest=300, tokens=SMALL)
 def small_files(data: bytes) -> None:
     """A small file of the state is refused by name, or what it says can be used and kept."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
-        folder = Path(name)
-        _mark(folder / "ledger-mark", data)
-        (folder / choose.FILE_NAME).write_bytes(data)
+    with file_of(data, choose.FILE_NAME) as path:
+        _mark(path.with_name("ledger-mark"), data)
         try:
-            found = choose.remembered(folder)
+            found = choose.remembered(path.parent)
         except StateError as error:
             assert choose.FILE_NAME in error.message
             return
         assert found is not None
-        choose.remember(found, folder)
-        assert choose.remembered(folder) is found
+        choose.remember(found, path.parent)
+        assert choose.remembered(path.parent) is found
 
 
 def _mark(path: Path, data: bytes) -> None:
@@ -77,9 +73,8 @@ DOCUMENT = NodeDocument.model_validate(
 @target(Shape.JSON, rounds=1500, longest=2048, tokens=f"{RECORD} source ranges azure")
 def known_ranges_file(data: bytes) -> None:
     """The ranges of the last start are those of this source, or none."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
-        document = DOCUMENT.model_copy(update={"state_dir": Path(name)})
-        (Path(name) / known_ranges.FILE_NAME).write_bytes(data)
+    with file_of(data, known_ranges.FILE_NAME) as path:
+        document = DOCUMENT.model_copy(update={"state_dir": path.parent})
         found = known_ranges._recall(document)
         assert all(str(block) for block in found)
 
@@ -87,8 +82,7 @@ def known_ranges_file(data: bytes) -> None:
 @target(Shape.JSON, rounds=1500, longest=2048, tokens=RECORD)
 def installation_record(data: bytes) -> None:
     """A record of an installation is a `StateError`, or why runtimes do not find the plugin."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
-        root = Path(name)
+    with folder() as root:
         path = installed.record_path(root)
         path.write_bytes(data)
         with suppress(StateError, SetupError):
@@ -101,10 +95,9 @@ def installation_record(data: bytes) -> None:
 @target(Shape.JSON, rounds=400, longest=4096, tokens=RECORD)
 def network_configuration(data: bytes) -> None:
     """Whatever is where the plugin's configuration was, the reasons are texts."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
-        root = Path(name)
-        for folder in ("opt/cni/bin", "etc/cni/net.d"):
-            (root / folder).mkdir(parents=True)
+    with folder() as root:
+        for below in ("opt/cni/bin", "etc/cni/net.d"):
+            (root / below).mkdir(parents=True)
         (root / "opt/cni/bin/netmgr").touch(0o755)
         (root / "etc/cni/net.d/10-netmgr.conflist").write_bytes(data)
         record = installed.Record(
@@ -191,8 +184,8 @@ _whole: dict[str, bytes] = {}
 def _damaged(
     name: str, data: bytes, make: Callable[[Path], None], use: Callable[[Path], None]
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        path = Path(folder, name)
+    with folder() as made:
+        path = made / name
         if name not in _whole:
             make(path)
             _whole[name] = path.read_bytes()

@@ -10,6 +10,7 @@ import logging
 import random
 import resource
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,23 @@ def target(
         return check
 
     return register
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """An empty one, in memory where that is possible: no disk is waited for."""
+    memory = Path("/dev/shm")  # noqa: S108  as told
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as made:
+        yield Path(made)
+
+
+@contextmanager
+def file_of(data: bytes, name: str) -> Iterator[Path]:
+    """A file with this content, alone in its folder."""
+    with folder() as made:
+        path = made / name
+        path.write_bytes(data)
+        yield path
 
 
 @contextmanager
