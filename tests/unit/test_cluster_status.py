@@ -402,17 +402,22 @@ def test_controllers_that_are_not_ready_are_an_error_if_none_is(
     assert findings_of(workloads=workloads, leader=Leader("one", NOW)) == [expected]
 
 
-def test_a_label_that_no_node_has_keeps_controllers_from_running() -> None:
-    key = "node-role.kubernetes.io/control-plane"
-    terms = [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]
+OF_CONTROLLERS: Object = {"namespace": "netmgr", "name": "netmgr-controller"}
+OF_CONTROLLERS |= {"labels": {"app.kubernetes.io/component": CONTROLLER}}
+
+
+def to_nodes_with(*labels: str) -> Object:
+    """The part of a pod's spec that requires any of these labels of its Node."""
+    terms = [{"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in labels]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    pods = {"nodeSelector": {"kubernetes.io/os": "linux"}, "affinity": {"nodeAffinity": required}}
-    metadata = {"namespace": "netmgr", "name": "netmgr-controller"}
-    labels = {"app.kubernetes.io/component": CONTROLLER}
-    spec = {"template": {"spec": pods}}
-    made = workload("deployment", {"metadata": metadata | {"labels": labels}, "spec": spec})
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def test_a_label_that_no_node_has_keeps_controllers_from_running() -> None:
+    key, linux = "node-role.kubernetes.io/control-plane", {"kubernetes.io/os": "linux"}
+    spec = {"template": {"spec": to_nodes_with(key) | {"nodeSelector": linux}}}
+    made = workload("deployment", {"metadata": OF_CONTROLLERS, "spec": spec})
     assert made.selects == (frozenset({"kubernetes.io/os", key}),)
-    linux = {"kubernetes.io/os": "linux"}
     message = f"0 of 1 controllers are ready, and no Node has the label {key} that they need"
     (finding,) = findings_of(node("a", labels=linux), workloads=[made, of(AGENT, 1, 1)])
     assert finding == error("controller", message, f"kubectl label node NODE {key}=", PATH)

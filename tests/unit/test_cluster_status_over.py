@@ -6,23 +6,20 @@ from typing import Any
 
 import pytest
 
-from netmgr.kube.diagnose.cluster_status import CONTROLLER, Leader, workload
-from tests.unit.test_cluster_status import METADATA, NOW, findings_of, node
+from netmgr.kube.diagnose.cluster_status import Leader, workload
+from tests.unit.test_cluster_status import (
+    NOW,
+    OF_CONTROLLERS,
+    findings_of,
+    node,
+    to_nodes_with,
+)
 
 Object = dict[str, Any]
 
-CONTROL_PLANE, LABELLED = (
-    "node-role.kubernetes.io/control-plane",
-    "node-restriction.kubernetes.io/netmgr-controller",
-)
-AFFINITY = {
-    "requiredDuringSchedulingIgnoredDuringExecution": {
-        "nodeSelectorTerms": [
-            {"matchExpressions": [{"key": key, "operator": "Exists"}]}
-            for key in (CONTROL_PLANE, LABELLED)
-        ]
-    }
-}
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+LABELLED = "node-restriction.kubernetes.io/netmgr-controller"
+AFFINITY = to_nodes_with(CONTROL_PLANE, LABELLED)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +43,9 @@ def test_no_more_controllers_are_wanted_than_nodes_may_run(
     labels: list[str], affinity: Object, ready: int, wanted: int
 ) -> None:
     nodes = [node(f"n{number}", labels={label: ""}) for number, label in enumerate(labels)]
-    template = {"spec": {"affinity": {"nodeAffinity": affinity}}}
     given = {
-        "metadata": METADATA | {"labels": {"app.kubernetes.io/component": CONTROLLER}},
-        "spec": {"replicas": 2, "template": template},
+        "metadata": OF_CONTROLLERS,
+        "spec": {"replicas": 2, "template": {"spec": affinity}},
         "status": {"readyReplicas": ready, "replicas": 2},
     }
     made = workload("deployment", given, nodes)
