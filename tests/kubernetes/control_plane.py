@@ -216,12 +216,12 @@ class ControlPlane:
         found: Object = json.loads(text)
         return found
 
-    def token(self, namespace: str, account: str, seconds: int = 3600) -> str:
+    def token(self, namespace: str, account: str) -> str:
         """A real token of a service account, as the kubelet asks for it."""
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"expirationSeconds": seconds},
+            "spec": {"expirationSeconds": 3600},
         }
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         return self.ask("POST", path, body)["status"]["token"]

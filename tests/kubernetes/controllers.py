@@ -160,11 +160,10 @@ class Starter:
     folder: Path
     started: list[Program] = field(default_factory=list)
 
-    def account(self, namespace: str, name: str, seconds: int = 3600) -> Path:
+    def account(self, namespace: str, name: str) -> Path:
         """The account's token and the server's certificate, as a pod has them."""
-        return self.plane.credentials(
-            self.folder / f"account-{namespace}-{name}", self.plane.token(namespace, name, seconds)
-        )
+        folder = self.folder / f"account-{namespace}-{name}"
+        return self.plane.credentials(folder, self.plane.token(namespace, name))
 
     def start(
         self,

@@ -101,6 +101,12 @@ class Budgets:
         )
         return Serving(program, ("127.0.0.1", port), self.authority)
 
+    def lead(self) -> tuple[Serving, str]:
+        """A controller once it leads, and a token of node-1's agent."""
+        server, token = self.serve(), self.token()
+        eventually(lambda: server.leads(token))
+        return server, token
+
     def write(self, text: str) -> None:
         new = self.folder / "new.yaml"
         new.write_text(text)
@@ -137,9 +143,7 @@ def budgets(installed: ControlPlane, start: Start, tmp_path: Path) -> Iterator[B
 def test_a_projected_token_of_an_agent_speaks_for_its_node_and_no_other_token_does(
     budgets: Budgets,
 ) -> None:
-    server = budgets.serve()
-    own = budgets.token()
-    eventually(lambda: server.leads(own))
+    server, own = budgets.lead()
     # Each for itself: nothing in a report names its node.
     first = server.report(own, sequence=10**18)
     assert first[0] == HTTPStatus.OK
@@ -169,9 +173,7 @@ def test_a_projected_token_of_an_agent_speaks_for_its_node_and_no_other_token_do
 def test_a_machine_without_a_node_object_is_heard_but_its_pods_count_for_none(
     budgets: Budgets,
 ) -> None:
-    server = budgets.serve()
-    own = budgets.token()
-    eventually(lambda: server.leads(own))
+    server, own = budgets.lead()
     add_pods(budgets.plane, [agent_pod("agent-ghost", "ghost")])
     use = BudgetUse(10**6, 10**6, 50, 0, 0, 0, 0)
     uses = {"everyone": use, "some": use}
@@ -183,9 +185,7 @@ def test_a_machine_without_a_node_object_is_heard_but_its_pods_count_for_none(
 
 
 def test_the_follower_names_the_leader_whose_end_makes_a_greater_epoch(budgets: Budgets) -> None:
-    first = budgets.serve()
-    token = budgets.token()
-    eventually(lambda: first.leads(token))
+    first, token = budgets.lead()
     before = budgets.epoch
     second = budgets.serve()
     eventually(lambda: second.status(token) == HTTPStatus.MISDIRECTED_REQUEST)
@@ -198,9 +198,7 @@ def test_the_follower_names_the_leader_whose_end_makes_a_greater_epoch(budgets: 
 
 
 def test_a_changed_document_reaches_nodes_and_a_wrong_one_changes_nothing(budgets: Budgets) -> None:
-    server = budgets.serve()
-    token = budgets.token()
-    eventually(lambda: server.leads(token))
+    server, token = budgets.lead()
 
     def names() -> list[str]:
         return [budget["name"] for budget in server.report(token)[1]["budgets"]]
@@ -245,9 +243,7 @@ def test_a_damaged_state_is_reported_and_waits_for_its_removal(budgets: Budgets)
 
 
 def test_a_quota_that_is_nearly_spent_is_an_event_of_its_namespaces(budgets: Budgets) -> None:
-    server = budgets.serve()
-    token = budgets.token()
-    eventually(lambda: server.leads(token))
+    server, token = budgets.lead()
 
     allowed = 0
 
