@@ -7,23 +7,28 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import count, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests import legacy_lock
 from tests.kernel.namespaces import inside
+from tests.lab import named_netns
 from tests.lab.exchange import End, datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
 from tests.waiting import PATIENCE, ask_until, eventually
+
+NewPod = Callable[..., Sandbox]
 
 ROLES: dict[str, dict[str, object]] = {
     "observer": {"cni": False},
@@ -73,11 +78,62 @@ def flushing(backend: Backend) -> list[list[str]]:
 
 
 @contextmanager
+def own_network(name: str) -> Iterator[Path]:
+    """A network namespace of this session's, with nothing but a loopback."""
+    path = Path(f"/run/netns/{name}-{os.getpid()}")
+    named_netns.create(path)
+    try:
+        yield path
+    finally:
+        named_netns.delete(path)
+
+
+@contextmanager
 def agent_kept_from_tables(folder: Path) -> Iterator[str]:
     """Have no repair begin before all is gone; the setting by which iptables-legacy goes on."""
     with Path(os.environ["XTABLES_LOCKFILE"]).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield f"XTABLES_LOCKFILE={folder / 'lock'}"
+
+
+@contextmanager
+def table_of_another_program(node: LabNode) -> Iterator[None]:
+    """In place of ours: only the program which made it may change it, and it ends with that."""
+    command = ["nsenter", f"--net={node.namespace}", "nft", "--interactive"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        # Printed once the line before is done.
+        owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\n")
+        owner.stdin.write("list table inet netmgr\n")
+        owner.stdin.flush()
+        while "flags owner" not in owner.stdout.readline():
+            pass
+        yield
+        owner.stdin.close()
+        owner.stdout.read()
+
+
+@contextmanager
+def tables_locked_by_another_program(node: LabNode) -> Iterator[None]:
+    """And nothing of ours is in them any more."""
+    with legacy_lock.held() as environment:
+        entered = ["nsenter", f"--net={node.namespace}"]
+        tables, programs_of_both = ("raw", "mangle", "nat"), ("iptables-legacy", "ip6tables-legacy")
+        for table, command, program in product(tables, ("-F", "-X"), programs_of_both):
+            done = programs.run([*entered, program, "-t", table, command], env=environment)
+            assert done.returncode == 0, done.stderr
+        assert programs.run([*entered, "ipset", "destroy"]).returncode == 0
+        yield
+
+
+UNCHANGEABLE = {
+    Backend.NFTABLES: table_of_another_program,
+    Backend.IPTABLES_LEGACY: tables_locked_by_another_program,
+}
+"""Why an agent cannot put back its rules, which are gone."""
 
 
 @contextmanager
@@ -160,8 +216,22 @@ def views(node: LabNode) -> dict[str, list[str]]:
 
 def repairs(node: LabNode, reason: str) -> int:
     """How often the agent put something of this kind right."""
-    kinds = node.snapshot()["drift_repaired"]
+    return repaired_of(node.snapshot(), reason)
+
+
+def repaired_of(snapshot: Mapping[str, Any], reason: str) -> int:
+    kinds = snapshot["drift_repaired"]
     return sum(item["count"] for item in kinds if item["reason"] == reason)
+
+
+def gap_counts(node: LabNode) -> dict[str, int]:
+    """The gaps that there are, by reason."""
+    return {gap["reason"]: gap["count"] for gap in node.snapshot()["gaps"] if gap["count"]}
+
+
+def grown(before: tuple[int, float], after: tuple[int, float]) -> tuple[int, float]:
+    """By how many events and seconds gaps of a kind have grown."""
+    return after[0] - before[0], after[1] - before[1]
 
 
 def netmgr(*arguments: str) -> subprocess.CompletedProcess[str]:

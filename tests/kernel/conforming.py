@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from netmgr.documents.node import Backend
 from tests.lab import named_netns
 from tests.lab.runtime import UNANSWERED
+from tests.lab.topology import cluster
 from tests.lab.world import World
 from tests.waiting import PATIENCE, ask_until
 
+ONE_NODE = cluster(nodes=1, pods=0)
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
 VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 CHECKING = VERSIONS[2:]
@@ -148,14 +151,13 @@ def valid(*pods):
 
 
 @contextmanager
-def one_node(topology, **settings):
+def one_node(topology=ONE_NODE, *, backend=Backend.NFTABLES, **settings):
     """A world whose agent repairs nothing by itself, so that what a test broke stays broken."""
     patient = {
         "reconcile_seconds": 3600,
         "pool": {"cooldown_seconds": 0, "conntrack_wait_seconds": 0},
     }
     name = f"cni-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-    backend = settings.pop("backend")
     with World(topology, backend=backend, name=name, settings=patient | settings) as world:
         yield Caller(world, world.nodes[0])
 

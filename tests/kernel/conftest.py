@@ -4,7 +4,7 @@ with names nobody else has."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -17,6 +17,7 @@ from netmgr.agent.core.files import RESERVE_BYTES, RESERVE_FILES
 from netmgr.documents.node import Backend
 from netmgr.preflight import probing
 from tests.kernel.common import on_small_disk
+from tests.kernel.conforming import Caller, one_node
 from tests.kernel.fabric import Fabric, built
 from tests.kernel.launching import Agent, agents, layout
 from tests.kernel.spending import Spender
@@ -44,9 +45,17 @@ LEGACY = pytest.param(Backend.IPTABLES_LEGACY, marks=pytest.mark.slow)
 EVERY_WAY_OF_COUNTING = [Backend.NFTABLES, Backend.LINKS, LEGACY]
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, LEGACY], ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return request.param
+def one_of(ways: Iterable[object]) -> Any:
+    """A `backend` for modules that need others than these two."""
+
+    @pytest.fixture(scope="module", params=ways, ids=str)
+    def backend(request: pytest.FixtureRequest) -> Backend:
+        return request.param
+
+    return backend
+
+
+backend = one_of([Backend.NFTABLES, LEGACY])
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +68,13 @@ def world(request: pytest.FixtureRequest, backend: Backend) -> Iterator[World]:
     room_for_many = replace(cluster(settings.pop("nodes"), pods=100), pods=())
     with World(room_for_many, backend=backend, name=_unique_name(), **settings) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def cni() -> Iterator[Caller]:
+    """A node that answers any request, and reconciles once: nothing is found by looking."""
+    with one_node() as caller:
+        yield caller
 
 
 @pytest.fixture

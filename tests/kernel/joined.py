@@ -12,7 +12,6 @@ there.
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,11 +21,14 @@ from typing import Any
 
 import yaml
 
+from netmgr import programs
 from netmgr.documents.node import Backend
-from netmgr.errors import NetmgrError
+from netmgr.documents.sites import Role
 from netmgr.kernel.netlink import NLM_F_ACK, Netlink, Operation
 from netmgr.prefixes import Address, Family, Prefix
 from tests.builders import NODE_KEYS
+from tests.kernel.common import repairs
+from tests.kernel.namespaces import inside
 from tests.lab import wiring
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
@@ -41,7 +43,7 @@ from tests.lab.topology import (
     Topology,
 )
 from tests.lab.world import World
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import eventually
 
 MACHINE = "machine"
 HOSTS = ("researcher", "a", "b")
@@ -135,16 +137,12 @@ class Joined:
 
     def run(self, *command: str, host: str = MACHINE) -> str:
         """Run a program on a host; what it said."""
-        whole = ["nsenter", f"--net={self.namespace(host)}", *command]
-        return subprocess.run(
-            whole, check=True, capture_output=True, text=True, timeout=PATIENCE
-        ).stdout
+        return inside(self.namespace(host), *command)
 
     def start(self, settings: dict[str, Any]) -> None:
         """Start the agent with these keys of node.yaml, and wait until it is ready."""
         self.write_document(settings)
-        self.agent.start_agent()
-        self.wait_until(self._is_ready)
+        self.agent.start_until_ready()
 
     def write_document(self, settings: dict[str, Any]) -> None:
         """Write the agent's node.yaml with these keys."""
@@ -164,12 +162,6 @@ class Joined:
             "backend": self.world.backend.value,
         }
         self.agent.document.write_text(yaml.safe_dump(document | settings, sort_keys=False))
-
-    def _is_ready(self) -> bool:
-        try:
-            return self.agent.snapshot()["ready"]
-        except NetmgrError:
-            return False
 
     def stop(self) -> None:
         """End the agent; what it made in the kernel goes, too."""
@@ -211,9 +203,8 @@ class Joined:
 
     def attempt(self, *command: str, stdin: str = "") -> None:
         """Run a program on the machine, whatever comes of it."""
-        whole = ["nsenter", f"--net={self.namespace(MACHINE)}", *command]
-        subprocess.run(
-            whole, check=False, capture_output=True, timeout=PATIENCE, input=stdin, text=True
+        programs.run(
+            ["nsenter", f"--net={self.namespace(MACHINE)}", *command], stdin=stdin.encode()
         )
 
     def wait_until(self, true: Callable[[], bool]) -> None:
@@ -226,9 +217,7 @@ class Joined:
 
     def repaired(self, reason: str) -> int:
         """How often the agent put something of this kind right."""
-        return {
-            item["reason"]: item["count"] for item in self.agent.snapshot()["drift_repaired"]
-        }.get(reason, 0)
+        return repairs(self.agent, reason)
 
     def send(
         self,
@@ -263,7 +252,7 @@ def joined(backend: Backend, name: str) -> Iterator[Joined]:
             host=MACHINE,
             uplink="a",
             addresses=tuple(gateway("a", family) for family in Family),
-            ranges=(),
+            role=Role.HUB_ROUTER,  # any that runs no pods
         )
         agent = LabNode(
             node,

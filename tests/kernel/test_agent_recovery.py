@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests import legacy_lock
 from tests.kernel.common import (
     END,
     ONLY_NFTABLES,
+    UNCHANGEABLE,
+    NewPod,
     agent_kept_from_tables,
     flushing,
+    gap_counts,
     goes_on,
     kernel_state,
     repairs,
@@ -36,9 +36,6 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
-NewPod = Callable[..., Sandbox]
-
-
 WORLD = {"nodes": 1, "settings": {"reconcile_seconds": 0.5}, "exporters": False}
 
 
@@ -48,11 +45,23 @@ def reaches_internet(world: World, sandbox: Sandbox) -> bool:
     return False
 
 
+def faults(node: LabNode, sandbox: Sandbox) -> str:
+    try:
+        node.runtime.check(sandbox)
+    except LabError as error:
+        return error.message
+    return ""
+
+
+def wait_until_sound(node: LabNode, sandbox: Sandbox) -> None:
+    eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
+
+
 @ONLY_NFTABLES
 def test_a_corrupt_state_file_is_kept_and_the_pods_keep_their_addresses(
     node: LabNode, new_pod: NewPod
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     before = views(node)
     node.kill_agent()
     state = node.directory / "state" / "ipam.sqlite"
@@ -65,7 +74,7 @@ def test_a_corrupt_state_file_is_kept_and_the_pods_keep_their_addresses(
     assert list(state.parent.glob("ipam.sqlite.corrupt-*"))
     assert "state-file-corrupt" in (node.directory / "agent.log").read_text()
     node.runtime.check(sandbox)
-    other = new_pod("node-1")
+    other = new_pod()
     assert not set(other.addresses) & set(sandbox.addresses)
 
 
@@ -73,7 +82,7 @@ def test_a_corrupt_state_file_is_kept_and_the_pods_keep_their_addresses(
 def test_a_lost_route_is_put_back_and_reported(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     repaired = repairs(node, "wiring")
 
     def is_lost() -> bool:
@@ -86,17 +95,16 @@ def test_a_lost_route_is_put_back_and_reported(
     eventually(is_lost)
     eventually(lambda: repairs(node, "wiring") >= repaired + 2)
     # These repairs may be of an earlier loss.
-    eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
-    node.runtime.check(sandbox)
+    wait_until_sound(node, sandbox)
     assert reaches_internet(world, sandbox)
 
 
 @ONLY_NFTABLES
 def test_a_lowered_link_is_raised_again(world: World, node: LabNode, new_pod: NewPod) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     inside(node.namespace, "ip", "link", "set", host_link(node, sandbox), "down")
     # A datagram that is sent too early is waited for in vain for seconds.
-    eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
+    wait_until_sound(node, sandbox)
     eventually(lambda: reaches_internet(world, sandbox))
     node.runtime.check(sandbox)
 
@@ -126,7 +134,7 @@ def test_a_renamed_link_gets_its_name_back(
             node.start_until_ready()
             repaired = 0
         eventually(lambda: repairs(node, "wiring") > repaired)
-        eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
+        wait_until_sound(node, sandbox)
         assert host_link(node, sandbox) == link
         eventually(lambda: kernel_state(node.namespace) == state)
         assert views(node) == before
@@ -140,7 +148,7 @@ def test_a_renamed_link_gets_its_name_back(
 def test_a_renamed_link_whose_name_is_taken_is_reported_and_its_pod_keeps_its_addresses(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     link, before = host_link(node, sandbox), views(node)
 
     def is_taken() -> bool:
@@ -158,7 +166,7 @@ def test_a_renamed_link_whose_name_is_taken_is_reported_and_its_pod_keeps_its_ad
         assert node.runtime.status() == ""
     finally:
         inside(node.namespace, "ip", "link", "delete", link)
-    eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
+    wait_until_sound(node, sandbox)
     eventually(lambda: reaches_internet(world, sandbox))
     # The list is that of a whole pass.
     eventually(lambda: not node.snapshot()["wiring_faults"])
@@ -166,7 +174,7 @@ def test_a_renamed_link_whose_name_is_taken_is_reported_and_its_pod_keeps_its_ad
 
 @ONLY_NFTABLES
 def test_a_renamed_link_goes_with_its_pod(node: LabNode, new_pod: NewPod) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     link = host_link(node, sandbox)
     node.kill_agent()
     rename(node, link)
@@ -180,72 +188,37 @@ def test_a_renamed_link_goes_with_its_pod(node: LabNode, new_pod: NewPod) -> Non
 def test_an_address_on_a_pods_link_is_removed_and_the_pod_keeps_its_routes(
     node: LabNode, new_pod: NewPod
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     repaired, link = repairs(node, "wiring"), host_link(node, sandbox)
     inside(node.namespace, "ip", "address", "add", "192.0.2.77/32", "dev", link)
     show = ("ip", "address", "show", "dev", link)
     eventually(lambda: "192.0.2.77" not in inside(node.namespace, *show))
     # With its last address the kernel takes a link's routes away.
-    eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
+    wait_until_sound(node, sandbox)
     eventually(lambda: repairs(node, "wiring") > repaired)
 
 
 def test_an_add_right_after_another_program_flushed_everything_succeeds(
     world: World, node: LabNode, new_pod: NewPod, backend: Backend, tmp_path: Path
 ) -> None:
-    standing = new_pod("node-1")
+    standing = new_pod()
     with agent_kept_from_tables(tmp_path) as lock:
         for command in flushing(backend):
             inside(node.namespace, "env", lock, *command)
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     eventually(lambda: not faults(node, standing))
     assert not faults(node, sandbox)
     assert reaches_internet(world, sandbox)
-    gaps = {item["reason"]: item["count"] for item in node.snapshot()["gaps"]}
-    assert gaps["removed"] > 0
-
-
-@contextmanager
-def table_owned_by_another_program(node: LabNode) -> Iterator[None]:
-    """An nftables table that only the program which made it may change, and which ends with it."""
-    command = ["nsenter", f"--net={node.namespace}", "nft", "--interactive"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    ) as owner:
-        assert owner.stdin is not None
-        owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\n")
-        owner.stdin.flush()
-        yield
-        owner.stdin.close()
-
-
-@contextmanager
-def legacy_tables_locked_by_another_program(node: LabNode) -> Iterator[None]:
-    with legacy_lock.held() as environment:
-        flush = ["nsenter", f"--net={node.namespace}", "iptables-legacy", "-t", "mangle", "-F"]
-        assert programs.run(flush, env=environment).returncode == 0
-        yield
+    assert gap_counts(node)["removed"] > 0
 
 
 def test_status_says_that_running_pods_suffer_while_the_rules_cannot_be_put_back(
     node: LabNode, backend: Backend
 ) -> None:
-    obstacles = {
-        Backend.NFTABLES: table_owned_by_another_program,
-        Backend.IPTABLES_LEGACY: legacy_tables_locked_by_another_program,
-    }
-    with obstacles[backend](node):
+    with UNCHANGEABLE[backend](node):
         eventually(lambda: "rules cannot be reconciled" in node.runtime.status())
         assert node.snapshot()["ready"] is False
     eventually(lambda: not node.runtime.status())
-
-
-def faults(node: LabNode, sandbox: Sandbox) -> str:
-    try:
-        node.runtime.check(sandbox)
-    except LabError as error:
-        return error.message
-    return ""
 
 
 @ONLY_NFTABLES
@@ -261,7 +234,7 @@ def test_a_stray_route_of_ours_is_removed_and_others_routes_stay(node: LabNode) 
 def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(
     node: LabNode, new_pod: NewPod
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     link = host_link(node, sandbox)
     named_netns.delete(sandbox.netns)
     eventually(lambda: sandbox.pod.name not in views(node))
@@ -275,7 +248,7 @@ def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(
 def test_a_reboot_ends_the_attachments_and_keeps_the_totals(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     talk(world, sandbox)
     link, totals = host_link(node, sandbox), node.snapshot()["namespaces"]
     node.stop_agent()
@@ -287,7 +260,7 @@ def test_a_reboot_ends_the_attachments_and_keeps_the_totals(
     node.start_until_ready()
     assert sandbox.pod.name not in views(node)
     assert node.snapshot()["namespaces"] == totals
-    assert new_pod("node-1").addresses != sandbox.addresses
+    assert new_pod().addresses != sandbox.addresses
 
 
 @ONLY_NFTABLES

@@ -9,20 +9,18 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from netmgr import sqlite_file
 from netmgr.documents.node import Backend
+from tests.kernel.conftest import one_of
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import Spender, gaps
 from tests.lab.nodes import LabNode
-from tests.lab.topology import cluster
 from tests.lab.world import World
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
@@ -52,16 +50,8 @@ TOMBSTONE_SECONDS = 600
 """How long the agent knows each deleted sandbox: the one thing that follows the rate of pods."""
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES], ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return request.param
-
-
-@pytest.fixture
-def world(backend: Backend, lab_name: str) -> Iterator[World]:
-    room = replace(cluster(nodes=1, pods=1), pods=())
-    with World(room, backend=backend, name=lab_name, settings=SETTINGS, exporters=False) as made:
-        yield made
+WORLD = {"nodes": 1, "settings": SETTINGS, "exporters": False}
+backend = one_of([Backend.NFTABLES])
 
 
 def churn(world: World, node: LabNode, first: int, pods: int) -> None:
@@ -134,9 +124,8 @@ def settled(node: LabNode) -> dict[str, int]:
 
 
 def test_nothing_grows_with_the_pods_that_were(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: World, node: LabNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node = world.node("node-1")
     half = PODS // 2
     # Two halves of one length: memory follows the most tombstones that there were at once.
     churn(world, node, 0, half)

@@ -14,25 +14,17 @@ from typing import Any
 
 import pytest
 
-from netmgr.documents.node import Backend
 from netmgr.prefixes import Address
-from tests.kernel.conforming import DEBIAN_PLUGINS, Caller, Pod, one_node
+from tests.kernel.conforming import Caller, Pod, debians
 from tests.kernel.namespaces import inside
 from tests.lab.errors import LabError
 from tests.lab.exchange import End, datagrams
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import INTERNET
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
 MAC = "02:00:00:00:0a:01"
-
-
-@pytest.fixture(scope="module")
-def cni() -> Iterator[Caller]:
-    """A node that reconciles once when it starts, so that nothing is found by looking."""
-    with one_node(cluster(nodes=1, pods=0), backend=Backend.NFTABLES) as caller:
-        yield caller
 
 
 @pytest.fixture
@@ -50,22 +42,14 @@ def add(
     return answer.body
 
 
-def tuned(pod: Pod, result: dict[str, Any], **keys: object) -> dict[str, Any]:
+def tuned(cni: Caller, pod: Pod, result: dict[str, Any], **keys: object) -> dict[str, Any]:
     """What comes of the chain's second plugin, Debian's `tuning`."""
-    config = {"cniVersion": "1.0.0", "name": "netmgr", "type": "tuning", "prevResult": result}
-    config |= keys
-    environment = {"CNI_COMMAND": "ADD", "CNI_PATH": str(DEBIAN_PLUGINS), "PATH": os.defpath}
-    environment |= pod.variables
-    done = subprocess.run(
-        [DEBIAN_PLUGINS / "tuning"],
-        env=environment,
-        input=json.dumps(config).encode(),
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    changed: dict[str, Any] = json.loads(done.stdout)
+    changed: dict[str, Any] = debians("tuning", cni, "ADD", pod, prevResult=result, **keys)
     return changed
+
+
+def change_mac(pod: Pod, mac: str = MAC, ifname: str = "eth0") -> None:
+    inside(pod.netns, "ip", "link", "set", ifname, "address", mac)
 
 
 def addresses(result: dict[str, Any]) -> list[Address]:
@@ -86,6 +70,11 @@ def talks(cni: Caller, pod: Pod, result: dict[str, Any]) -> bool:
     return False
 
 
+def assert_followed(cni: Caller, pod: Pod, result: dict[str, Any], ifname: str = "eth0") -> None:
+    eventually(lambda: is_followed(cni, pod, result, ifname))
+    assert talks(cni, pod, result)
+
+
 def is_followed(cni: Caller, pod: Pod, result: dict[str, Any], ifname: str = "eth0") -> bool:
     """Whether both ends know each other. A datagram that is sent before would be waited for in vain
     for seconds.
@@ -103,15 +92,13 @@ def is_followed(cni: Caller, pod: Pod, result: dict[str, Any], ifname: str = "et
 def test_a_chain_with_tuning_gives_a_pod_that_works_without_anybody_asking(
     cni: Caller, pod: Pod, tmp_path: Path
 ) -> None:
-    result = tuned(pod, add(cni, pod), mac=MAC, dataDir=str(tmp_path))
+    result = tuned(cni, pod, add(cni, pod), mac=MAC, dataDir=str(tmp_path))
     assert result["interfaces"][1]["mac"] == MAC
-    eventually(lambda: is_followed(cni, pod, result))
-    assert talks(cni, pod, result)
+    assert_followed(cni, pod, result)
     assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
     for number in range(10):
-        inside(pod.netns, "ip", "link", "set", "eth0", "address", f"02:00:00:00:0b:{number:02x}")
-    eventually(lambda: is_followed(cni, pod, result))
-    assert talks(cni, pod, result)
+        change_mac(pod, f"02:00:00:00:0b:{number:02x}")
+    assert_followed(cni, pod, result)
 
 
 def test_a_link_that_is_down_for_long_while_its_mac_changes_is_followed(
@@ -119,11 +106,26 @@ def test_a_link_that_is_down_for_long_while_its_mac_changes_is_followed(
 ) -> None:
     result = add(cni, pod)
     inside(pod.netns, "ip", "link", "set", "eth0", "down")
-    inside(pod.netns, "ip", "link", "set", "eth0", "address", MAC)
+    change_mac(pod)
     # So long that the agent has looked meanwhile.
     time.sleep(1)
     inside(pod.netns, "ip", "link", "set", "eth0", "up")
     eventually(lambda: is_followed(cni, pod, result))
+
+
+def test_what_a_sandbox_removes_of_its_gateways_comes_back(cni: Caller, pod: Pod) -> None:
+    result = add(cni, pod)
+    inside(pod.netns, "ip", "neigh", "del", "169.254.1.1", "dev", "eth0")
+    inside(pod.netns, "ip", "-6", "neigh", "del", "fe80::1", "dev", "eth0")
+    assert_followed(cni, pod, result)
+
+
+def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod) -> None:
+    result = add(cni, pod)
+    cni.node.kill_agent()
+    change_mac(pod)
+    cni.node.start_until_ready()
+    assert_followed(cni, pod, result)
 
 
 def test_a_pod_that_changes_its_mac_all_the_time_has_a_line_a_minute(cni: Caller, pod: Pod) -> None:
@@ -131,7 +133,7 @@ def test_a_pod_that_changes_its_mac_all_the_time_has_a_line_a_minute(cni: Caller
     log = cni.node.directory / "agent.log"
     before, began = len(log.read_text()), time.monotonic()
     for number in range(10):
-        inside(pod.netns, "ip", "link", "set", "eth0", "address", f"02:00:00:00:0c:{number:02x}")
+        change_mac(pod, f"02:00:00:00:0c:{number:02x}")
         eventually(lambda: is_followed(cni, pod, result))
 
     def renewals() -> int:
@@ -147,7 +149,7 @@ def test_a_pod_that_changes_its_mac_all_the_time_has_a_line_a_minute(cni: Caller
 def test_a_chain_that_switches_ipv6_off_leaves_ipv4(cni: Caller, pod: Pod, tmp_path: Path) -> None:
     first = add(cni, pod)
     off = {"net.ipv6.conf.all.disable_ipv6": "1"}
-    result = tuned(pod, first, mac=MAC, sysctl=off, dataDir=str(tmp_path))
+    result = tuned(cni, pod, first, mac=MAC, sysctl=off, dataDir=str(tmp_path))
     only = result | {"ips": [each for each in first["ips"] if ":" not in each["address"]]}
     eventually(lambda: talks(cni, pod, only))
     assert cni.call("CHECK", pod, keys={"prevResult": result}).code == 104
@@ -155,11 +157,11 @@ def test_a_chain_that_switches_ipv6_off_leaves_ipv4(cni: Caller, pod: Pod, tmp_p
     cni.node.kill_agent()
     log = cni.node.directory / "agent.log"
     before = len(log.read_text())
-    inside(pod.netns, "ip", "link", "set", "eth0", "address", "02:00:00:00:0d:00")
+    change_mac(pod, "02:00:00:00:0d:00")
     cni.node.start_until_ready()
     eventually(lambda: talks(cni, pod, only))
     # Whatever the first look failed at is logged before there is another.
-    inside(pod.netns, "ip", "link", "set", "eth0", "address", "02:00:00:00:0d:01")
+    change_mac(pod, "02:00:00:00:0d:01")
     eventually(lambda: talks(cni, pod, only))
     assert "attempt-failed" not in log.read_text()[before:]
     assert cni.call("STATUS", version="1.1.0").code == 0
@@ -169,7 +171,7 @@ def test_an_add_that_comes_again_finds_the_pod_as_it_is(
     cni: Caller, pod: Pod, tmp_path: Path
 ) -> None:
     first = add(cni, pod)
-    result = tuned(pod, first, mac=MAC, dataDir=str(tmp_path))
+    result = tuned(cni, pod, first, mac=MAC, dataDir=str(tmp_path))
     again = add(cni, pod)
     assert addresses(again) == addresses(first)
     assert again["interfaces"][1]["mac"] == MAC
@@ -206,28 +208,10 @@ def test_an_add_that_comes_again_and_asks_for_another_mac_gets_it(cni: Caller, p
 
 def test_a_further_interface_is_followed_as_well(cni: Caller, pod: Pod) -> None:
     first, second = add(cni, pod), add(cni, pod, CNI_IFNAME="net1")
-    inside(pod.netns, "ip", "link", "set", "net1", "address", MAC)
-    eventually(lambda: is_followed(cni, pod, second, "net1"))
-    assert talks(cni, pod, second)
+    change_mac(pod, ifname="net1")
+    assert_followed(cni, pod, second, "net1")
     assert talks(cni, pod, first)
     assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
-
-
-def test_what_a_sandbox_removes_of_its_gateways_comes_back(cni: Caller, pod: Pod) -> None:
-    result = add(cni, pod)
-    inside(pod.netns, "ip", "neigh", "del", "169.254.1.1", "dev", "eth0")
-    inside(pod.netns, "ip", "-6", "neigh", "del", "fe80::1", "dev", "eth0")
-    eventually(lambda: is_followed(cni, pod, result))
-    assert talks(cni, pod, result)
-
-
-def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod) -> None:
-    result = add(cni, pod)
-    cni.node.kill_agent()
-    inside(pod.netns, "ip", "link", "set", "eth0", "address", MAC)
-    cni.node.start_until_ready()
-    eventually(lambda: is_followed(cni, pod, result))
-    assert talks(cni, pod, result)
 
 
 def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: Pod) -> None:
@@ -240,9 +224,8 @@ def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: P
         noise = subprocess.Popen(["nsenter", f"--net={pod.netns}", "sh", "-c", loop])
         try:
             result = add(cni, other)
-            inside(other.netns, "ip", "link", "set", "eth0", "address", MAC)
-            eventually(lambda: is_followed(cni, other, result))
-            assert talks(cni, other, result)
+            change_mac(other)
+            assert_followed(cni, other, result)
         finally:
             noise.kill()
             noise.wait()
@@ -263,8 +246,7 @@ def test_a_change_that_the_kernel_had_no_room_to_report_is_found(
         os.kill(agent, signal.SIGSTOP)
         try:
             inside(pod.netns, "ip", "-batch", str(commands))
-            inside(other.netns, "ip", "link", "set", "eth0", "address", MAC)
+            change_mac(other)
         finally:
             os.kill(agent, signal.SIGCONT)
-        eventually(lambda: is_followed(cni, other, result))
-        assert talks(cni, other, result)
+        assert_followed(cni, other, result)

@@ -9,8 +9,8 @@ import pytest
 from cni.wire import decode_request
 from netmgr.documents.node import Backend
 from tests.kernel.conforming import debians, one_node
+from tests.kernel.conftest import LEGACY
 from tests.kernel.namespaces import inside
-from tests.lab.topology import cluster
 from tests.unit import cni_shapes
 from tests.waiting import eventually
 
@@ -25,16 +25,9 @@ V4_ONLY = {
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        Backend.NFTABLES,
-        pytest.param(Backend.IPTABLES_LEGACY, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
+@pytest.fixture(scope="module", params=[Backend.NFTABLES, LEGACY], ids=str)
 def cni(request):
-    with one_node(cluster(nodes=1, pods=0), backend=request.param) as caller:
+    with one_node(backend=request.param) as caller:
         yield caller
 
 
@@ -115,6 +108,11 @@ def test_check_finds_what_was_taken_from_a_pod_and_only_there(cni, damage):
     assert_only_there(cni, damage)
 
 
+@pytest.mark.parametrize("damage", DAMAGE_TO_COUNTERS.values(), ids=DAMAGE_TO_COUNTERS)
+def test_check_finds_a_counter_that_was_taken_from_a_pod_and_only_there(cni, damage):
+    assert_only_there(cni, damage)
+
+
 def assert_only_there(cni, damage):
     with cni.sandbox() as other, cni.sandbox() as pod:
         untouched, attached = Attached(cni, other), Attached(cni, pod)
@@ -122,11 +120,6 @@ def assert_only_there(cni, damage):
         damage(attached)
         assert failed(check(cni, attached))
         assert check(cni, untouched).exit_code == 0
-
-
-@pytest.mark.parametrize("damage", DAMAGE_TO_COUNTERS.values(), ids=DAMAGE_TO_COUNTERS)
-def test_check_finds_a_counter_that_was_taken_from_a_pod_and_only_there(cni, damage):
-    assert_only_there(cni, damage)
 
 
 @pytest.mark.slow
@@ -266,12 +259,11 @@ def test_check_of_a_sandbox_that_is_gone_says_so_once(cni):
 
 
 def test_a_full_pool_fails_adds_and_not_status_which_would_evict_the_nodes_pods():
-    with one_node(cluster(nodes=1, pods=0), backend=Backend.NFTABLES, **V4_ONLY) as cni:  # noqa: SIM117 (pods end first)
+    with one_node(**V4_ONLY) as cni:  # noqa: SIM117 (pods end first)
         with cni.sandbox() as first, cni.sandbox() as second, cni.sandbox() as third:
-            assert cni.call("ADD", first).exit_code == 0
-            assert cni.call("STATUS", version="1.1.0").exit_code == 0
-            assert cni.call("ADD", second).exit_code == 0
-            assert cni.call("STATUS", version="1.1.0").exit_code == 0
+            for pod in (first, second):
+                assert cni.call("ADD", pod).exit_code == 0
+                assert cni.call("STATUS", version="1.1.0").exit_code == 0
             shown = cni.node.snapshot()
             assert (shown["ready"], "no IPv4 address is free" in shown["reason"]) == (False, True)
             assert cni.call("ADD", third).code == 101
@@ -291,8 +283,7 @@ def test_what_runtimes_are_told_while_the_agent_is_away_and_what_it_does_when_it
         codes = {
             "ADD": cni.call("ADD", staying).code,
             "CHECK": check(cni, kept).code,
-            "GC": cni.call("GC", version="1.1.0").code,
-            "STATUS": cni.call("STATUS", version="1.1.0").code,
+            **{verb: cni.call(verb, version="1.1.0").code for verb in ("GC", "STATUS")},
             "DEL": cni.call("DEL", gone).code,
             "VERSION": cni.call("VERSION").code,
         }

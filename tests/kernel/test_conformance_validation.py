@@ -10,9 +10,7 @@ import socket
 import pytest
 
 from cni.wire import encode_request
-from netmgr.documents.node import Backend
-from tests.kernel.conforming import Answer, config, one_node
-from tests.lab.topology import cluster
+from tests.kernel.conforming import Answer, config
 from tests.unit import cni_shapes
 from tests.waiting import PATIENCE
 
@@ -29,12 +27,6 @@ BAD_VARIABLES = {
     "CNI_IFNAME": "eth\udcff",
     "CNI_NETNS": "relative/path",
 }
-
-
-@pytest.fixture(scope="module")
-def cni():
-    with one_node(cluster(nodes=1, pods=0), backend=Backend.NFTABLES) as caller:
-        yield caller
 
 
 @pytest.fixture(autouse=True)

@@ -4,23 +4,21 @@ fails midway.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from itertools import product
-from subprocess import PIPE, Popen
 
 import pytest
 
-from netmgr import programs
 from netmgr.dataplane.desired import host_link_name
 from netmgr.documents.node import Backend
 from netmgr.model import LINK_GROUP, AttachmentKey
-from tests import legacy_lock
+from tests.kernel.common import UNCHANGEABLE, repairs
 from tests.kernel.conforming import Caller, Pod, one_node
+from tests.kernel.conftest import one_of
 from tests.kernel.namespaces import inside, ipv6_kept_off
 from tests.lab import named_netns
-from tests.lab.topology import cluster
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -29,16 +27,13 @@ LONGEST_NAMESPACE, LONGEST_NAME = "n" * 63, "p" * 253
 UID = "12345678-1234-1234-1234-123456789abc"
 
 
-@pytest.fixture(scope="module")
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """Links and their names do not depend on what holds the rules."""
-    made: Backend = getattr(request, "param", Backend.NFTABLES)
-    return made
+# Links and their names do not depend on what holds the rules.
+backend = one_of([Backend.NFTABLES])
 
 
 @pytest.fixture(scope="module")
 def cni(backend: Backend) -> Iterator[Caller]:
-    with one_node(cluster(nodes=1, pods=0), backend=backend, reconcile_seconds=0.5) as caller:
+    with one_node(backend=backend, reconcile_seconds=0.5) as caller:
         yield caller
 
 
@@ -71,11 +66,8 @@ IDENTITIES: dict[str, Callable[[Pod], Pod]] = {
 
 def node_links(cni: Caller) -> list[str]:
     """Names of the links of pods in the node's namespace."""
-    listed = (
-        line.split(": ")[1].split("@")[0]
-        for line in inside(cni.node.namespace, "ip", "-o", "link").splitlines()
-    )
-    return [name for name in listed if name.startswith("nm")]
+    listed = inside(cni.node.namespace, "ip", "-o", "link")
+    return re.findall(r"^\d+: (nm[^:@]*)", listed, re.MULTILINE)
 
 
 def attachments(cni: Caller) -> list[dict[str, object]]:
@@ -120,6 +112,10 @@ def test_a_container_id_longer_than_any_file_name_is_refused(cni: Caller, pod: P
     assert "CNI_CONTAINERID" in answer.body["msg"]
 
 
+def own_link(pod: Pod) -> str:
+    return host_link_name(AttachmentKey(pod.container, "eth0"))
+
+
 @contextmanager
 def interface_name_taken(_cni: Caller, pod: Pod) -> Iterator[None]:
     inside(pod.netns, "ip", "link", "add", "eth0", "type", "bridge")
@@ -128,14 +124,8 @@ def interface_name_taken(_cni: Caller, pod: Pod) -> Iterator[None]:
 
 
 @contextmanager
-def ipv6_off_in_the_sandbox(_cni: Caller, pod: Pod) -> Iterator[None]:
-    with ipv6_kept_off(pod.netns):
-        yield
-
-
-@contextmanager
 def host_link_name_taken(cni: Caller, pod: Pod) -> Iterator[None]:
-    name = host_link_name(AttachmentKey(pod.container, "eth0"))
+    name = own_link(pod)
     inside(cni.node.namespace, "ip", "link", "add", name, "type", "bridge")
     yield
     # Still there, still down, still nobody's.
@@ -148,7 +138,7 @@ def host_link_name_taken(cni: Caller, pod: Pod) -> Iterator[None]:
 
 @contextmanager
 def alternative_name_taken(cni: Caller, pod: Pod) -> Iterator[None]:
-    name = host_link_name(AttachmentKey(pod.container, "eth0"))
+    name = own_link(pod)
     text = f"netmgr {pod.container} eth0 {LONGEST_NAMESPACE} {UID} {LONGEST_NAME}"
     first = f"{name}.00.{text[255:]}"[:127]
     inside(cni.node.namespace, "ip", "link", "add", "other", "type", "bridge")
@@ -157,44 +147,9 @@ def alternative_name_taken(cni: Caller, pod: Pod) -> Iterator[None]:
     inside(cni.node.namespace, "ip", "link", "del", "other")
 
 
-@contextmanager
-def table_of_another_program(cni: Caller) -> Iterator[None]:
-    command = ["nsenter", f"--net={cni.node.namespace}", "nft", "--interactive"]
-    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as owner:
-        assert owner.stdin is not None
-        assert owner.stdout is not None
-        # Printed once the line before is done.
-        owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\n")
-        owner.stdin.write("list table inet netmgr\n")
-        owner.stdin.flush()
-        while "flags owner" not in owner.stdout.readline():
-            pass
-        yield
-        owner.stdin.close()
-        owner.stdout.read()
-
-
-@contextmanager
-def tables_locked_by_another_program(cni: Caller) -> Iterator[None]:
-    with legacy_lock.held() as environment:
-        entered = ["nsenter", f"--net={cni.node.namespace}"]
-        tables, programs_of_both = ("raw", "mangle", "nat"), ("iptables-legacy", "ip6tables-legacy")
-        for table, command, program in product(tables, ("-F", "-X"), programs_of_both):
-            done = programs.run([*entered, program, "-t", table, command], env=environment)
-            assert done.returncode == 0, done.stderr
-        assert programs.run([*entered, "ipset", "destroy"]).returncode == 0
-        yield
-
-
-UNCHANGEABLE = {
-    Backend.NFTABLES: table_of_another_program,
-    Backend.IPTABLES_LEGACY: tables_locked_by_another_program,
-}
-
-
 OBSTACLES: dict[str, Callable[[Caller, Pod], AbstractContextManager[None]]] = {
     "the sandbox has such an interface": interface_name_taken,
-    "the sandbox takes no IPv6 address": ipv6_off_in_the_sandbox,
+    "the sandbox takes no IPv6 address": lambda _cni, pod: ipv6_kept_off(pod.netns),
     "the host end's name is another's": host_link_name_taken,
     "a further name is another's": alternative_name_taken,
 }
@@ -229,7 +184,7 @@ def test_a_failed_add_that_could_not_be_undone_is_undone_when_that_is_possible(
     cni: Caller, pod: Pod, backend: Backend
 ) -> None:
     before = cni.occupancy()
-    with UNCHANGEABLE[backend](cni):
+    with UNCHANGEABLE[backend](cni.node):
         assert cni.call("ADD", pod).exit_code == 1
         assert not node_links(cni)
     eventually(lambda: cni.occupancy() == before)
@@ -262,7 +217,7 @@ def test_a_pod_whose_links_marks_another_program_changed_stays_and_gets_them_bac
 ) -> None:
     answer = cni.call("ADD", pod)
     assert answer.exit_code == 0, answer.body
-    name = host_link_name(AttachmentKey(pod.container, "eth0"))
+    name = own_link(pod)
 
     def has_its_marks() -> bool:
         shown = inside(cni.node.namespace, "ip", "link", "show", name)
@@ -287,11 +242,15 @@ def test_del_takes_down_a_link_whose_marks_are_anothers(
     cni: Caller, pod: Pod, changed: tuple[str, ...]
 ) -> None:
     assert cni.call("ADD", pod).exit_code == 0
-    name = host_link_name(AttachmentKey(pod.container, "eth0"))
+    name = own_link(pod)
     inside(cni.node.namespace, "ip", "link", "set", name, *changed)
     assert cni.call("DEL", pod).exit_code == 0
     assert "eth0" not in inside(pod.netns, "ip", "-o", "link")
     eventually(lambda: name not in node_links(cni))
+
+
+def deleted_links(cni: Caller) -> int:
+    return repairs(cni.node, "deleted-links")
 
 
 @pytest.mark.parametrize("agent", ["runs", "is killed"])
@@ -299,14 +258,14 @@ def test_a_link_that_is_deleted_under_a_living_pod_is_told(
     cni: Caller, pod: Pod, agent: str
 ) -> None:
     assert cni.call("ADD", pod).exit_code == 0
-    name = host_link_name(AttachmentKey(pod.container, "eth0"))
-    before = repairs(cni) if agent == "runs" else 0
+    name = own_link(pod)
+    before = deleted_links(cni) if agent == "runs" else 0
     if agent == "is killed":
         cni.node.kill_agent()
     inside(cni.node.namespace, "ip", "link", "delete", name)
     if agent == "is killed":
         cni.node.start_until_ready()
-    eventually(lambda: repairs(cni) == before + 1)
+    eventually(lambda: deleted_links(cni) == before + 1)
     told = f"link {name} of pod train/{pod.container} was deleted, its sandbox {pod.netns} lives"
     eventually(lambda: told in (cni.node.directory / "agent.log").read_text())
     eventually(lambda: "PodLinkDeleted" in cni.node.problems())
@@ -315,12 +274,7 @@ def test_a_link_that_is_deleted_under_a_living_pod_is_told(
 
 def test_a_link_that_goes_with_its_sandbox_is_no_fault(cni: Caller, pod: Pod) -> None:
     assert cni.call("ADD", pod).exit_code == 0
-    before = repairs(cni)
+    before = deleted_links(cni)
     named_netns.delete(pod.netns)
     eventually(lambda: cni.occupancy() == {"ipv4": 0, "ipv6": 0})
-    assert repairs(cni) == before
-
-
-def repairs(cni: Caller) -> int:
-    found = cni.node.snapshot()["drift_repaired"]
-    return sum(each["count"] for each in found if each["reason"] == "deleted-links")
+    assert deleted_links(cni) == before
