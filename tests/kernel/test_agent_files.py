@@ -17,7 +17,18 @@ from netmgr.api import client
 from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from tests.builders import NODE_KEYS
-from tests.kernel.common import ROLES, USE_UP, goes_on, on_small_disk, repairs, talk, views
+from tests.kernel.common import (
+    ROLES,
+    USE_UP,
+    NewPod,
+    goes_on,
+    on_small_disk,
+    repaired_of,
+    repairs,
+    talk,
+    views,
+)
+from tests.kernel.conftest import one_of
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -26,7 +37,6 @@ from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
-NewPod = Callable[..., Sandbox]
 EVERYTHING = (
     "state/agent.lock",
     "state/ipam.sqlite",
@@ -38,9 +48,7 @@ SOCKETS = ("run/agent.lock", "run/cni.sock", "run/ledger.sock")
 WORLD = {"nodes": 1, "settings": {"reconcile_seconds": 0.5}, "exporters": False}
 
 
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    return Backend.NFTABLES
+backend = one_of([Backend.NFTABLES])
 
 
 def soon(condition: Callable[[], object]) -> None:
@@ -55,12 +63,8 @@ def soon(condition: Callable[[], object]) -> None:
 
 
 def sent(node: LabNode, sandbox: Sandbox) -> int:
-    rows = node.snapshot()["pods"]
-    return next(
-        row["bytes"]
-        for row in rows
-        if row["pod"] == sandbox.pod.name and row["traffic"] == "internet-out"
-    )
+    rows, key = node.snapshot()["pods"], (sandbox.pod.name, "internet-out")
+    return next(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == key)
 
 
 def send(world: World, node: LabNode, sandbox: Sandbox) -> None:
@@ -95,7 +99,7 @@ def replace_by_file(folder: Path) -> None:
 def test_what_is_removed_is_made_again_and_nothing_is_lost(
     world: World, node: LabNode, new_pod: NewPod, removed: list[str]
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     send(world, node, sandbox)
     before = views(node), sent(node, sandbox)
     gaps = node.snapshot()["gaps"]
@@ -105,7 +109,7 @@ def test_what_is_removed_is_made_again_and_nothing_is_lost(
         soon(lambda known=known: repairs(node, "files") > known)
     soon(lambda: all_there(node))
     node.runtime.check(sandbox)
-    later = new_pod("node-1")
+    later = new_pod()
     node.restart_after_kill()
     after = views(node)
     assert later.pod.name in after
@@ -122,24 +126,19 @@ def all_there(node: LabNode) -> bool:
 def test_an_older_copy_is_set_aside_and_what_the_agent_knows_stays(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
-    old = new_pod("node-1")
+    old = new_pod()
     node.stop_agent()
     state = node.directory / "state"
     copies = {
         name: shutil.copy(state / name, node.directory) for name in ("ipam.sqlite", "ledger.sqlite")
     }
     node.start_until_ready()
-    new = new_pod("node-1")
+    new = new_pod()
     send(world, node, new)
     before = views(node), sent(node, new)
     for name, copy in copies.items():
         Path(copy).replace(state / name)
-    soon(
-        lambda: (
-            list(state.glob("ipam.sqlite.replaced-*"))
-            and list(state.glob("ledger.sqlite.replaced-*"))
-        )
-    )
+    soon(lambda: all(list(state.glob(f"{name}.replaced-*")) for name in copies))
     soon(lambda: not node.runtime.status())
     node.restart_after_kill()
     assert (views(node), sent(node, new)) == before
@@ -151,7 +150,7 @@ def test_an_older_copy_is_set_aside_and_what_the_agent_knows_stays(
 
 def test_what_cannot_be_made_again_is_reported_until_it_can(node: LabNode, new_pod: NewPod) -> None:
     state = node.directory / "state"
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     replace_by_file(state)
     try:
         soon(lambda: f"{state}: cannot be made or written" in node.runtime.status())
@@ -206,12 +205,7 @@ def test_what_somebody_opens_to_others_is_closed_and_told(
     for name, (opened, _) in OPENED.items():
         (node.directory / name).chmod(opened)
     end(node)
-    soon(
-        lambda: (
-            {name: mode_of(node.directory / name) for name in OPENED}
-            == {name: mode for name, (_, mode) in OPENED.items()}
-        )
-    )
+    soon(lambda: all(mode_of(node.directory / name) == mode for name, (_, mode) in OPENED.items()))
     # Logged once the whole pass is over.
     closed = f"{node.directory}/state/ipam.sqlite was open to others, and is closed"
     soon(lambda: closed in (node.directory / "agent.log").read_text())
@@ -243,11 +237,6 @@ def test_a_state_directory_that_somebody_else_made_is_closed_and_nothing_in_it_i
         state.unlink()
         elsewhere.rename(state)
         node.start_until_ready()
-
-
-def files_repaired(directory: Path) -> int:
-    drift = asked(directory)["drift_repaired"]
-    return sum(item["count"] for item in drift if item["reason"] == "files")
 
 
 @contextmanager
@@ -282,7 +271,7 @@ def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
             remove(tmp_path / name)
         repaired = len(("two lock files", "the ledger", "the backend's mark", "the socket"))
         # A repair is counted when all of it is done, after the ledger is there again.
-        soon(lambda: asked(tmp_path)["ready"] and files_repaired(tmp_path) >= repaired)
+        soon(lambda: asked(tmp_path)["ready"] and repaired_of(asked(tmp_path), "files") >= repaired)
         assert (tmp_path / "state" / "ledger.sqlite").exists()
 
 

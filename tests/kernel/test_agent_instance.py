@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,32 +18,20 @@ from netmgr.agent.core import instance
 from netmgr.agent.core.instance import HANDOVER_SECONDS, Held, Holder
 from netmgr.documents.node import Backend
 from netmgr.kernel import packet_queue
-from tests.kernel.common import ROLES, kernel_state, repairs
+from tests.kernel.common import ROLES, NewPod, kernel_state, repairs
+from tests.kernel.conftest import one_of
+from tests.kernel.spending import run
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
-from tests.lab.runtime import Sandbox
 from tests.lab.world import World
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
-NewPod = Callable[..., Sandbox]
 WORLD = {"settings": {"reconcile_seconds": 0.5}, "exporters": False}
 
 
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    return Backend.NFTABLES
-
-
-def inside(node: LabNode, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["nsenter", f"--net={node.namespace}", *command],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+backend = one_of([Backend.NFTABLES])
 
 
 def document(lab_node: LabNode, directory: Path, **changes: object) -> Path:
@@ -79,7 +67,7 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
     world: World, node: LabNode, new_pod: NewPod, tmp_path: Path
 ) -> None:
     """Agents of every role in its namespace, and in other namespaces with its directories."""
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     before = kernel_state(node.namespace)
     roles = {"node": {}, **ROLES}
     places = {role: tmp_path / role for role in roles}
@@ -96,7 +84,9 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
             place.mkdir()
             config = document(node, place, **roles[role])
             agents[role] = running.enter_context(started(node, config)), in_this_namespace
-        theirs = with_its_directories(node, tmp_path)
+        # For another machine, which has neither the node's addresses nor its uplink.
+        directories = {key: str(node.directory / key[:-4]) for key in ("state_dir", "run_dir")}
+        theirs = document(node, tmp_path, node={"name": "node-1"}, **directories)
         agents["busy"] = running.enter_context(started(other, theirs)), in_that_namespace
         agents["free"] = running.enter_context(started(None, theirs)), shared
         for name, (process, reason) in agents.items():
@@ -113,20 +103,11 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
     assert node.ask("snapshot")["node"] == "node-1"
 
 
-def with_its_directories(node: LabNode, directory: Path) -> Path:
-    """A document for another machine, which has neither the node's addresses nor its uplink."""
-    directories = {
-        "state_dir": str(node.directory / "state"),
-        "run_dir": str(node.directory / "run"),
-    }
-    return document(node, directory, node={"name": "node-1"}, **directories)
-
-
 @pytest.mark.alone  # it waits for HANDOVER_SECONDS
 def test_a_waiting_agent_takes_over_from_one_that_is_killed(
     node: LabNode, new_pod: NewPod, tmp_path: Path
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     with started(
         node, document(node, tmp_path, state_dir=str(node.directory / "state"))
     ) as waiting:
@@ -161,19 +142,19 @@ def test_an_agent_that_waits_can_be_stopped(node: LabNode, tmp_path: Path) -> No
 
 def test_no_flush_takes_the_lock_away(node: LabNode) -> None:
     repaired = repairs(node, "rules")
-    assert inside(node, "nft", "flush", "ruleset").returncode == 0
+    assert run(node, "nft", "flush", "ruleset").returncode == 0
     assert owner(node) == node.agent_pid()
     eventually(lambda: repairs(node, "rules") > repaired)
 
 
 def test_a_ruleset_that_was_saved_while_an_agent_runs_loads(node: LabNode) -> None:
     """With the nft of the machine: what it prints it can read."""
-    eventually(lambda: "chain" in inside(node, "nft", "list", "table", "inet", "netmgr").stdout)
-    saved = inside(node, "nft", "list", "ruleset").stdout
+    eventually(lambda: "chain" in run(node, "nft", "list", "table", "inet", "netmgr").stdout)
+    saved = run(node, "nft", "list", "ruleset").stdout
     loaded = ["nsenter", f"--net={node.namespace}", "nft", "-c", "-f", "-"]
     done = subprocess.run(loaded, input=saved, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(inside(node, "nft", "-j", "list", "ruleset").stdout)["nftables"]
+    assert json.loads(run(node, "nft", "-j", "list", "ruleset").stdout)["nftables"]
 
 
 @pytest.mark.slow
@@ -183,7 +164,7 @@ def test_who_may_not_change_the_network_cannot_take_the_lock(node: LabNode) -> N
     taking = "with instance.namespace(instance.Holder.AGENT): print('taken')"
     program = f"from netmgr.agent.core import instance\n{taking}"
     node.stop_agent()
-    done = inside(node, *unprivileged.split(), sys.executable, "-c", program)
+    done = run(node, *unprivileged.split(), sys.executable, "-c", program)
     assert "taken" not in done.stdout
     assert "run it as root" in done.stderr
     node.start_until_ready()

@@ -19,41 +19,35 @@ from netmgr.errors import ConfigError
 from netmgr.model import PROBE_LINK
 from netmgr.observer.host_network import uncountable
 from tests.builders import NODE_KEYS
-from tests.kernel.common import kernel_state
+from tests.kernel.common import kernel_state, own_network
 from tests.kernel.namespaces import inside
 from tests.kernel.usable import wait_until_usable
-from tests.lab import named_netns, wiring
+from tests.lab import wiring
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
-SERVICES = {"vip_range": "10.100.0.0/24", "service_cidr": "10.96.0.0/24"}
-NAT = {"services": [SERVICES]}
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Path]:
     """A namespace with one link, which holds 10.64.0.10 and 2001:db8::10, and forwards nothing."""
-    path = Path(f"/run/netns/machine-{os.getpid()}")
-    named_netns.create(path)
-    try:
-        inside(path, "ip", "link", "add", "up0", "type", "veth", "peer", "far0")
+    with own_network("machine") as path:
         for command in (
-            ["link", "set", "up0", "addrgenmode", "none", "up"],
-            ["link", "set", "far0", "addrgenmode", "none", "up"],
-            ["address", "add", "10.64.0.10/24", "dev", "up0"],
-            ["address", "add", "2001:db8::10/64", "dev", "up0", "nodad"],
+            "link add up0 type veth peer far0",
+            "link set up0 addrgenmode none up",
+            "link set far0 addrgenmode none up",
+            "address add 10.64.0.10/24 dev up0",
+            "address add 2001:db8::10/64 dev up0 nodad",
         ):
-            inside(path, "ip", *command)
+            inside(path, "ip", *command.split())
         inside(path, "sysctl", "-w", *(f"{name}=0" for name in SYSCTLS))
         # The kernel does the rest from work queues.
         eventually(lambda: inside(path, "ip", "-o", "link", "show", "up").count("state UP") == 2)
         wait_until_usable_in(path)
         yield path
-    finally:
-        named_netns.delete(path)
 
 
 def wait_until_usable_in(machine: Path) -> None:
@@ -75,26 +69,34 @@ def refusal(machine: Path, tmp_path: Path) -> Callable[..., str]:
 
 
 def written(directory: Path, **keys: Any) -> Path:
+    """A sound document but for these keys."""
+    sound = {
+        **NODE_KEYS,
+        "node": {"name": "node-1", "uplink": "up0"},
+        "ranges": ["10.128.0.0/28"],
+        "state_dir": str(directory / "state"),
+        "run_dir": str(directory / "run"),
+    }
     document = directory / "node.yaml"
-    document.write_text(yaml.safe_dump(sound(directory) | keys, sort_keys=False))
+    document.write_text(yaml.safe_dump(sound | keys, sort_keys=False))
     return document
 
 
 def test_an_agent_that_is_refused_names_every_fault_at_once_and_changes_nothing(
     machine: Path, tmp_path: Path
 ) -> None:
-    document = written(
-        tmp_path,
-        node={"name": "node-1", "uplink": "eth9"},
-        ranges=["10.64.0.10"],
-        reader_group="nobodies",
-    )
-    kernel, files = kernel_state(machine), listing(tmp_path)
+    wrong = named(uplink="eth9") | {"ranges": ["10.64.0.10"], "reader_group": "nobodies"}
+    document = written(tmp_path, **wrong)
+
+    def everything() -> tuple[list[str], list[tuple[Path, int]]]:
+        files = sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
+        return kernel_state(machine), files
+
+    before = everything()
     agent = [sys.executable, "-m", "netmgr", "agent", "-c", str(document)]
     done = programs.run(["nsenter", f"--net={machine}", *agent], timeout=PATIENCE)
     said = done.stderr.decode()
-    assert kernel_state(machine) == kernel
-    assert listing(tmp_path) == files
+    assert everything() == before
     assert (done.returncode, "Traceback" in said) == (2, False), said
     for key in ("node.uplink", "ranges[0]", "reader_group"):
         assert key in said
@@ -124,29 +126,21 @@ def test_what_a_preflight_holds_for_the_moment_is_no_fault_of_the_document(
         inside(machine, "ip", "link", "del", link)
 
 
-def sound(directory: Path) -> dict[str, Any]:
-    return {
-        **NODE_KEYS,
-        "node": {"name": "node-1", "uplink": "up0"},
-        "ranges": ["10.128.0.0/28"],
-        "state_dir": str(directory / "state"),
-        "run_dir": str(directory / "run"),
-    }
+def named(name: str = "node-1", **identity: object) -> dict[str, Any]:
+    return {"node": {"name": name, **identity}}
 
 
-def listing(directory: Path) -> list[tuple[Path, int]]:
-    return sorted((path, path.lstat().st_mtime_ns) for path in directory.rglob("*"))
+def nat_host(vip_range: str = "10.100.0.0/24", **keys: object) -> dict[str, Any]:
+    services = [{"vip_range": vip_range, "service_cidr": "10.96.0.0/24"}]
+    return {"role": "nat-host", "ranges": [], "nat": {"services": services, **keys}}
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
+        (named(uplink="eth9"), ":5: node.uplink: this node has no interface 'eth9'"),
         (
-            {"node": {"name": "node-1", "uplink": "eth9"}},
-            ":5: node.uplink: this node has no interface 'eth9'",
-        ),
-        (
-            {"node": {"name": "node-1", "addresses": ["10.64.0.10", "10.64.0.99"]}},
+            named(addresses=["10.64.0.10", "10.64.0.99"]),
             ":7: node.addresses[1]: no link of this machine has 10.64.0.99; if this is another",
         ),
         ({"reader_group": "nobodies"}, ":10: reader_group: this node has no group 'nobodies'"),
@@ -159,24 +153,15 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
             ":8: ranges[1]: 2001:db8::/112 holds the node's own address 2001:db8::10 (up0)",
         ),
         (
-            {"role": "nat-host", "ranges": [], "nat": NAT | {"addresses": ["10.64.0.11"]}},
+            nat_host(addresses=["10.64.0.11"]),
             "nat.addresses[0]: no link of this machine has 10.64.0.11",
         ),
         (
-            {
-                "node": {"name": "nat-1", "addresses": ["10.64.0.12"]},
-                "role": "nat-host",
-                "ranges": [],
-                "nat": NAT,
-            },
+            named("nat-1", addresses=["10.64.0.12"]) | nat_host(),
             ":6: node.addresses[0]: no link of this machine has 10.64.0.12",
         ),
         (
-            {
-                "role": "nat-host",
-                "ranges": [],
-                "nat": {"services": [SERVICES | {"vip_range": "10.64.0.0/24"}]},
-            },
+            nat_host(vip_range="10.64.0.0/24"),
             "nat.services[0].vip_range: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)",
         ),
         ({"state_dir": "/" + "s" * 300}, ":8: state_dir: "),

@@ -14,6 +14,7 @@ import pytest
 from cni.wire import encode_request, only_looks
 from netmgr.api.server import READER_SECONDS, UnixServer
 from netmgr.documents.node import Backend
+from tests.kernel.conftest import one_of
 from tests.lab.nodes import LabNode
 from tests.waiting import PATIENCE
 
@@ -28,9 +29,7 @@ WORKERS = 4
 WORLD = {"nodes": 1, "exporters": False}
 
 
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    return Backend.NFTABLES
+backend = one_of([Backend.NFTABLES])
 
 
 def connected(path: Path) -> socket.socket:
@@ -101,9 +100,11 @@ def server(tmp_path: Path) -> Iterator[UnixServer]:
         made.stop()
 
 
-def asked(path: Path, question: bytes) -> socket.socket:
+def asked(path: Path, question: bytes, *, ends: bool = False) -> socket.socket:
     connection = connected(path)
     connection.sendall(question)
+    if ends:
+        connection.shutdown(socket.SHUT_WR)
     return connection
 
 
@@ -167,20 +168,13 @@ def test_whoever_only_looks_does_not_wait_behind_hundreds_that_change(tmp_path: 
     server.start()
     add, status = (encode_request({"CNI_COMMAND": verb}, b"{}") for verb in ("ADD", "STATUS"))
     try:
-        crowd = [sent(tmp_path / "s", add) for _ in range(100)]
-        assert received(sent(tmp_path / "s", status)) == b"0\n"
+        crowd = [asked(tmp_path / "s", add, ends=True) for _ in range(100)]
+        assert received(asked(tmp_path / "s", status, ends=True)) == b"0\n"
         done.set()
         assert {received(connection) for connection in crowd} == {b"0\n"}
     finally:
         done.set()
         server.stop()
-
-
-def sent(path: Path, request: bytes) -> socket.socket:
-    connection = connected(path)
-    connection.sendall(request)
-    connection.shutdown(socket.SHUT_WR)
-    return connection
 
 
 def test_files_that_others_make_while_sockets_are_made_have_their_own_modes(tmp_path: Path) -> None:

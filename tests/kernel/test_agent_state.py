@@ -10,30 +10,25 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from tests.kernel.common import END, USE_UP, goes_on, talk, use_up_blocks, views
+from tests.kernel.common import END, USE_UP, NewPod, goes_on, talk, use_up_blocks, views
+from tests.kernel.conftest import one_of
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
-from tests.lab.runtime import Sandbox
 from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
-NewPod = Callable[..., Sandbox]
-
-
 WORLD = {"nodes": 1, "settings": {"reconcile_seconds": 3600}, "exporters": False}
 
 
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    return Backend.NFTABLES
+backend = one_of([Backend.NFTABLES])
 
 
 def test_pods_stay_connected_when_the_state_file_was_removed(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     before = views(node)
     node.kill_agent()
     for path in (node.directory / "state").glob("ipam.sqlite*"):
@@ -48,7 +43,7 @@ def test_pods_stay_connected_when_the_state_file_was_removed(
 def test_a_spooled_del_of_an_earlier_life_leaves_a_newer_attachment_alone(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
-    sandbox = new_pod("node-1")
+    sandbox = new_pod()
     node.kill_agent()
     node.runtime.execute("DEL", sandbox)
     (spooled,) = (node.directory / "state" / "spool").iterdir()
@@ -73,7 +68,7 @@ def test_a_full_disk_never_stops_dels_whether_the_agent_goes_on_or_starts_on_it(
     use_up: Callable[[Path], None],
     end: Callable[[LabNode], None],
 ) -> None:
-    pods = [new_pod("node-1") for _ in range(4)]
+    pods = [new_pod() for _ in range(4)]
     use_up(small_disk)
     for _ in range(2):
         end(node)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +22,7 @@ from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-NOBODY = [
-    "setpriv",
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-    "--bounding-set=-all",
-    "--inh-caps=-all",
-]
+NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all"
 COMMANDS = (
     "exporter --listen 127.0.0.1:0 --tls-cert {} --tls-key {}",
     "exporter --listen 127.0.0.1:0 --basic-auth-file {}",
@@ -49,17 +42,16 @@ def place() -> Iterator[Path]:
     (made / "folder").mkdir()
     (made / "empty").touch()
     (made / "read-only").mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(made / "read-only")], check=True
-    )
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs"]
+    subprocess.run([*mount, str(made / "read-only")], check=True)
     yield made
     subprocess.run(["umount", str(made / "read-only")], check=True)
     shutil.rmtree(made)
 
 
-def run(place: Path, *arguments: str, user: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+def run(place: Path, *arguments: str, user: str = "") -> subprocess.CompletedProcess[str]:
     """In a network namespace of its own, so that nothing of this machine can be changed."""
-    command = ["unshare", "--net", *user, sys.executable, "-m", "netmgr", *arguments]
+    command = ["unshare", "--net", *user.split(), sys.executable, "-m", "netmgr", *arguments]
     return subprocess.run(
         command, check=False, cwd=place, capture_output=True, text=True, timeout=PATIENCE
     )
@@ -121,11 +113,8 @@ def test_a_path_that_is_not_what_it_should_be(place: Path, command: str) -> None
 @pytest.mark.parametrize("file", ["missing", "folder", "empty/below"])
 def test_a_launcher_that_is_no_file(place: Path, tmp_path: Path, file: str) -> None:
     where = [f"--{key}={tmp_path / key}" for key in ("bin-dir", "conf-dir", "state-dir")]
-    assert_one_sentence(
-        run(place, "cni", "install", *where, "--launcher", str(place / file)),
-        str(place / file),
-        "; ",
-    )
+    done = run(place, "cni", "install", *where, "--launcher", str(place / file))
+    assert_one_sentence(done, str(place / file), "; ")
     assert not (tmp_path / "conf-dir").exists()
 
 
@@ -136,14 +125,9 @@ def test_a_launcher_that_is_no_file(place: Path, tmp_path: Path, file: str) -> N
 def test_a_directory_that_cannot_be_made(
     place: Path, tmp_path: Path, which: str, where: str, reason: str
 ) -> None:
-    directories = {
-        "state_dir": tmp_path / "state",
-        "run_dir": tmp_path / "run",
-        which: place / where,
-    }
-    assert_one_sentence(
-        run(place, "agent", "-c", document(place, **directories)), str(place / where), reason
-    )
+    sound = {"state_dir": tmp_path / "state", "run_dir": tmp_path / "run"}
+    wrong = document(place, **sound | {which: place / where})
+    assert_one_sentence(run(place, "agent", "-c", wrong), str(place / where), reason)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sqlite3
 import subprocess
@@ -18,27 +17,23 @@ import yaml
 
 from netmgr.documents.node import Backend
 from tests.builders import NODE_KEYS
-from tests.kernel.common import ONLY_NFTABLES, kernel_state
+from tests.kernel.common import ONLY_NFTABLES, kernel_state, own_network
 from tests.kernel.namespaces import inside
-from tests.lab import named_netns
 from tests.lab.nodes import LabNode
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 WORLD = {"nodes": 1, "exporters": False}
-Doctor = Callable[..., tuple[int, dict[str, list[dict[str, str]]]]]
+Findings = dict[str, list[dict[str, str]]]
+Doctor = Callable[..., tuple[int, Findings]]
 NODE = {"node": {"name": "n"}, "ranges": ["10.64.0.0/24", "2001:db8::/120"]}
 
 
 @pytest.fixture
 def machine() -> Iterator[Path]:
-    path = Path(f"/run/netns/doctor-{os.getpid()}")
-    named_netns.create(path)
-    try:
-        yield path
-    finally:
-        named_netns.delete(path)
+    with own_network("doctor") as made:
+        yield made
 
 
 def run(namespace: Path, document: Path, *options: str, before: tuple[str, ...] = ()) -> Any:
@@ -47,23 +42,26 @@ def run(namespace: Path, document: Path, *options: str, before: tuple[str, ...] 
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
+def examine(namespace: Path, document: Path, before: tuple[str, ...] = ()) -> tuple[int, Findings]:
+    """Exit code, and findings of the checks that found anything."""
+    done = run(namespace, document, "-o", "json", before=before)
+    assert done.stderr == ""
+    findings = json.loads(done.stdout)["checks"]
+    return done.returncode, {check: listed for check, listed in findings.items() if listed}
+
+
 @pytest.fixture
 def doctor(machine: Path, tmp_path: Path) -> Doctor:
-    """Exit code and findings of the checks that found anything, for a document of these keys."""
+    """What is found for a document of these keys."""
 
-    def examined(
-        *, before: tuple[str, ...] = (), **keys: Any
-    ) -> tuple[int, dict[str, list[dict[str, str]]]]:
+    def examined(*, before: tuple[str, ...] = (), **keys: Any) -> tuple[int, Findings]:
         document = tmp_path / "node.yaml"
         places = {"state_dir": str(tmp_path / "state"), "run_dir": str(tmp_path / "run")}
         document.write_text(yaml.safe_dump(NODE_KEYS | NODE | places | keys, sort_keys=False))
-        done = run(machine, document, "-o", "json", before=before)
-        assert done.stderr == ""
-        answer = json.loads(done.stdout)
-        findings = answer["checks"]
+        code, findings = examine(machine, document, before)
         # Whether runtimes find the plugin is a matter of this machine's own /etc/cni.
         findings.pop("plugin", None)
-        return done.returncode, {check: listed for check, listed in findings.items() if listed}
+        return code, findings
 
     return examined
 
@@ -197,24 +195,16 @@ def test_a_missing_privilege_is_named_and_nothing_else_is_examined(doctor: Docto
 def test_a_running_agent_is_asked_and_a_dead_or_foreign_one_is_an_error(
     node: LabNode, tmp_path: Path
 ) -> None:
-    def examined(document: Path) -> tuple[int, dict[str, list[dict[str, str]]]]:
-        done = run(node.namespace, document, "-o", "json")
-        findings = json.loads(done.stdout)["checks"]
-        return done.returncode, {check: listed for check, listed in findings.items() if listed}
-
     # A busy agent does not answer it within five seconds.
-    eventually(lambda: examined(node.document) == (0, {}))
+    eventually(lambda: examine(node.namespace, node.document) == (0, {}))
     other = tmp_path / "node.yaml"
     keys = yaml.safe_load(node.document.read_text())
     other.write_text(yaml.safe_dump(keys | {"run_dir": str(tmp_path / "run")}))
-    code, found = examined(other)
-    assert code == 1
-    assert (
-        f"another agent runs in this network namespace (process {node.agent_pid()}"
-        in (found["agent"][0]["message"])
-    )
+    code, found = examine(node.namespace, other)
+    runs = f"another agent runs in this network namespace (process {node.agent_pid()}"
+    assert (code, runs in found["agent"][0]["message"]) == (1, True)
     node.kill_agent()
-    code, found = examined(node.document)
+    code, found = examine(node.namespace, node.document)
     assert code == 1
     assert "no agent answers" in found["agent"][0]["message"]
     assert found["agent"][0]["remedy"].startswith("start the agent")
