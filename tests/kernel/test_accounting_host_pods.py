@@ -11,17 +11,19 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.kernel.common import gap_counts
 from tests.kernel.namespaces import inside
-from tests.kernel.spending import run
+from tests.kernel.spending import IN, OUT, run
 from tests.lab.exchange import End, datagram_bytes, datagrams, open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
@@ -35,7 +37,8 @@ UNIFIED = next(
     for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
     if (path / "cgroup.procs").exists()
 )
-IN, OUT = "internet-in", "internet-out"
+Kubelet = Callable[..., Path]
+HostPod = Callable[..., AbstractContextManager["Process"]]
 TALKER = """
 import socket, sys
 family = {4: socket.AF_INET, 6: socket.AF_INET6}
@@ -91,9 +94,11 @@ class Process:
 
     world: World
     running: subprocess.Popen[str]
+    exchanged: dict[str, int] = field(default_factory=lambda: {OUT: 0, IN: 0})
+    """Bytes of IP, sent and received so far."""
 
-    def talk(self, family: Family, count: int, size: int, answer: int) -> tuple[int, int]:
-        """Exchange datagrams with the internet; bytes of IP sent and received."""
+    def talk(self, family: Family, count: int, size: int, answer: int) -> None:
+        """Exchange datagrams with the internet."""
         with open_socket(self.world.internet, family, socket.SOCK_DGRAM) as far:
             far.bind((str(INTERNET[family]), 0))
             far.settimeout(PATIENCE)
@@ -106,7 +111,8 @@ class Process:
                 _, peer = far.recvfrom(65536)
                 far.sendto(bytes(answer), peer)
             assert self.running.stdout.readline() == "done\n"
-        return count * datagram_bytes(family, size), count * datagram_bytes(family, answer)
+        self.exchanged[OUT] += count * datagram_bytes(family, size)
+        self.exchanged[IN] += count * datagram_bytes(family, answer)
 
 
 @contextmanager
@@ -126,19 +132,22 @@ def process(world: World, namespace: Path, cgroup: Path | None) -> Iterator[Proc
             running.wait()
 
 
-def kubelets(cgroups: Path, logs: Path, name: str, *, slices: bool = False) -> Path:
-    """What kubelet makes for a pod: a cgroup with one for a container in it, and a directory for
-    logs.
-    """
-    uid = str(uuid.uuid4())
-    (logs / f"kube-system_{name}_{uid}").mkdir()
-    if slices:
-        parent = cgroups / "kubepods.slice" / "kubepods-besteffort.slice"
-        made = parent / f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice" / "cri-0.scope"
-    else:
-        made = cgroups / "kubepods" / f"pod{uid}" / "container"
-    made.mkdir(parents=True)
-    return made
+@pytest.fixture
+def kubelet(cgroups: Path, tmp_path: Path) -> Kubelet:
+    """Makes for a pod a cgroup with one for a container in it, and a directory for logs."""
+
+    def make(name: str, *, slices: bool = False) -> Path:
+        uid = str(uuid.uuid4())
+        (tmp_path / f"kube-system_{name}_{uid}").mkdir()
+        if slices:
+            parent = cgroups / "kubepods.slice" / "kubepods-besteffort.slice"
+            made = parent / f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice" / "cri-0.scope"
+        else:
+            made = cgroups / "kubepods" / f"pod{uid}" / "container"
+        made.mkdir(parents=True)
+        return made
+
+    return make
 
 
 def counted(node: LabNode, name: str) -> dict[str, int]:
@@ -158,79 +167,78 @@ def wait_for(node: LabNode, name: str, *, live: bool) -> None:
     eventually(is_so, (node.directory / "agent.log").read_text)
 
 
+@pytest.fixture
+def host_pod(world: World, node: LabNode, kubelet: Kubelet) -> HostPod:
+    """Runs a host-network pod for a block, in a cgroup of its own or another one's."""
+
+    @contextmanager
+    def running(name: str, container: Path | None = None, *, slices: bool = False) -> Any:
+        container = container or kubelet(name, slices=slices)
+        with process(world, node.namespace, container) as talker:
+            wait_for(node, name, live=True)
+            yield talker
+
+    return running
+
+
 @pytest.mark.parametrize(
     "backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str
 )
 def test_a_host_network_pod_is_counted_to_the_byte_and_the_rest_is_the_nodes_own(
-    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+    world: World, node: LabNode, host_pod: HostPod
 ) -> None:
-    apiserver, proxy = (
-        kubelets(cgroups, tmp_path, "apiserver"),
-        kubelets(cgroups, tmp_path, "proxy", slices=True),
-    )
-    sent = {"apiserver": [0, 0], "proxy": [0, 0]}
-    with (
-        process(world, node.namespace, apiserver) as one,
-        process(world, node.namespace, proxy) as two,
-    ):
-        wait_for(node, "apiserver", live=True)
-        wait_for(node, "proxy", live=True)
+    with host_pod("apiserver") as apiserver, host_pod("proxy", slices=True) as proxy:
+        pods = {"apiserver": apiserver, "proxy": proxy}
         before = origins(node)
         for number, family in enumerate(Family):
-            for name, talker in (("apiserver", one), ("proxy", two)):
-                out, back = talker.talk(family, 5 + number, 100 * len(name), 300)
-                sent[name] = [sent[name][0] + out, sent[name][1] + back]
+            for name, talker in pods.items():
+                talker.talk(family, 5 + number, 100 * len(name), 300)
         own = End(node.namespace, next(a for a in node.node.addresses if a.family is Family.V4))
         of_node = datagrams(own, End(world.internet, INTERNET[Family.V4]), [777] * 3, [50] * 3)
-        for name, (out, back) in sent.items():
-            assert counted(node, name) == {OUT: out, IN: back}
+        for name, talker in pods.items():
+            assert counted(node, name) == talker.exchanged
         grown = {
             key: size - before[key] for key, size in origins(node).items() if size != before[key]
         }
         assert grown == {
-            ("host-pods", OUT): sum(out for out, _ in sent.values()),
-            ("host-pods", IN): sum(back for _, back in sent.values()),
+            ("host-pods", OUT): sum(talker.exchanged[OUT] for talker in pods.values()),
+            ("host-pods", IN): sum(talker.exchanged[IN] for talker in pods.values()),
             ("node", OUT): of_node.forth.bytes,
             ("node", IN): of_node.back.bytes,
         }
-        assert {one["bytes"] for one in node.snapshot()["unattributed"]} == {0}
+        assert {row["bytes"] for row in node.snapshot()["unattributed"]} == {0}
 
 
 def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
-    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+    node: LabNode, kubelet: Kubelet, host_pod: HostPod
 ) -> None:
-    container = kubelets(cgroups, tmp_path, "etcd")
-    with process(world, node.namespace, container) as talker:
-        wait_for(node, "etcd", live=True)
-        out, back = talker.talk(Family.V4, 4, 500, 20)
+    container = kubelet("etcd")
+    with host_pod("etcd", container) as talker:
+        talker.talk(Family.V4, 4, 500, 20)
         node.kill_agent()
-        more = talker.talk(Family.V4, 3, 200, 10)
+        talker.talk(Family.V4, 3, 200, 10)
         node.start_until_ready()
-        out, back = out + more[0], back + more[1]
-        assert counted(node, "etcd") == {OUT: out, IN: back}
+        assert counted(node, "etcd") == talker.exchanged
         inside(node.namespace, "nft", "delete table inet netmgr-host-pods")
         table = ("nft", "list table inet netmgr-host-pods")
         eventually(lambda: "packets" in run(node, *table).stdout)
-        more = talker.talk(Family.V6, 2, 900, 90)
-        out, back = out + more[0], back + more[1]
-        assert counted(node, "etcd") == {OUT: out, IN: back}
-        assert gaps(node) == {"removed": 1}
-        more = talker.talk(Family.V4, 1, 1000, 1)
-        out, back = out + more[0], back + more[1]
+        talker.talk(Family.V6, 2, 900, 90)
+        assert counted(node, "etcd") == talker.exchanged
+        assert gap_counts(node) == {"removed": 1}
+        talker.talk(Family.V4, 1, 1000, 1)
     # Its last packets were read by nobody when its cgroup goes.
     container.rmdir()
     container.parent.rmdir()
     wait_for(node, "etcd", live=False)
-    assert counted(node, "etcd") == {OUT: out, IN: back}
+    assert counted(node, "etcd") == talker.exchanged
     assert "packets" not in inside(node.namespace, "nft", "list table inet netmgr-host-pods")
 
 
 @pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
 def test_a_flush_of_all_rules_is_one_gap_of_pods_and_host_network_pods(
-    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+    node: LabNode, host_pod: HostPod
 ) -> None:
-    with process(world, node.namespace, kubelets(cgroups, tmp_path, "dns")) as talker:
-        wait_for(node, "dns", live=True)
+    with host_pod("dns") as talker:
         talker.talk(Family.V4, 1, 500, 20)
         node.snapshot()
         inside(node.namespace, "nft", "flush ruleset")
@@ -242,101 +250,93 @@ def test_a_flush_of_all_rules_is_one_gap_of_pods_and_host_network_pods(
             return sum(gap["concerned"] for gap in node.snapshot()["gaps"])
 
         eventually(lambda: concerned() >= every)
-        assert (gaps(node), concerned()) == ({"removed": 1}, every)
-
-
-def gaps(node: LabNode) -> dict[str, int]:
-    return {gap["reason"]: gap["count"] for gap in node.snapshot()["gaps"] if gap["count"]}
+        assert (gap_counts(node), concerned()) == ({"removed": 1}, every)
 
 
 def test_a_host_network_pods_counters_that_are_put_back_are_not_counted_again(
-    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+    node: LabNode, host_pod: HostPod, tmp_path: Path
 ) -> None:
-    container, saved = kubelets(cgroups, tmp_path, "proxy"), tmp_path / "saved"
-    with process(world, node.namespace, container) as talker:
-        wait_for(node, "proxy", live=True)
-        out, back = talker.talk(Family.V4, 4, 500, 20)
-        assert counted(node, "proxy") == {OUT: out, IN: back}
+    saved = tmp_path / "saved"
+    with host_pod("proxy") as talker:
+        talker.talk(Family.V4, 4, 500, 20)
+        assert counted(node, "proxy") == talker.exchanged
         saved.write_text(inside(node.namespace, "nft", "list table inet netmgr-host-pods"))
-        more = talker.talk(Family.V4, 3, 200, 10)
-        out, back = out + more[0], back + more[1]
-        assert counted(node, "proxy") == {OUT: out, IN: back}
+        talker.talk(Family.V4, 3, 200, 10)
+        assert counted(node, "proxy") == talker.exchanged
         # While no agent runs, or its next look may make the table anew.
         node.kill_agent()
         inside(node.namespace, "nft", "delete table inet netmgr-host-pods")
         inside(node.namespace, "nft", "-f", str(saved))
         node.start_until_ready()
         wait_for(node, "proxy", live=True)
-        assert counted(node, "proxy") == {OUT: out, IN: back}
-        assert gaps(node) == {"restored": 1}
-        more = talker.talk(Family.V6, 2, 300, 40)
-        assert counted(node, "proxy") == {OUT: out + more[0], IN: back + more[1]}
+        assert counted(node, "proxy") == talker.exchanged
+        assert gap_counts(node) == {"restored": 1}
+        talker.talk(Family.V6, 2, 300, 40)
+        assert counted(node, "proxy") == talker.exchanged
 
 
 def test_a_pod_between_two_containers_while_the_agent_starts_is_counted_once(
-    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+    node: LabNode, kubelet: Kubelet, host_pod: HostPod
 ) -> None:
     """It has no process for a moment, and its cgroup stays."""
-    container = kubelets(cgroups, tmp_path, "restarting")
-    with process(world, node.namespace, container) as talker:
-        wait_for(node, "restarting", live=True)
-        out, back = talker.talk(Family.V4, 4, 500, 20)
-        assert counted(node, "restarting") == {OUT: out, IN: back}
+    container = kubelet("restarting")
+    with host_pod("restarting", container) as former:
+        former.talk(Family.V4, 4, 500, 20)
+        assert counted(node, "restarting") == former.exchanged
     node.kill_agent()
     node.start_until_ready()
-    with process(world, node.namespace, container) as talker:
-        wait_for(node, "restarting", live=True)
-        more = talker.talk(Family.V6, 2, 300, 40)
-        assert counted(node, "restarting") == {OUT: out + more[0], IN: back + more[1]}
-    assert not any(gap["count"] for gap in node.snapshot()["gaps"])
+    with host_pod("restarting", container) as talker:
+        talker.talk(Family.V6, 2, 300, 40)
+        assert counted(node, "restarting") == {
+            way: former.exchanged[way] + size for way, size in talker.exchanged.items()
+        }
+    assert gap_counts(node) == {}
 
 
 def test_a_pod_with_a_network_of_its_own_is_none_of_these(
-    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+    world: World, node: LabNode, cgroups: Path, kubelet: Kubelet
 ) -> None:
     sandbox = node.add("own-network")
-    container, unnamed = (
-        kubelets(cgroups, tmp_path, "own-network"),
-        cgroups / "kubepods" / f"pod{uuid.uuid4()}",
-    )
+    unnamed = cgroups / "kubepods" / f"pod{uuid.uuid4()}"
     unnamed.mkdir()
-    with process(world, sandbox.netns, container), process(world, node.namespace, unnamed):
+    with (
+        process(world, sandbox.netns, kubelet("own-network")),
+        process(world, node.namespace, unnamed),
+    ):
         time.sleep(1)
         assert {row["namespace"] for row in node.snapshot()["pods"]} == {"research"}
     node.runtime.delete(sandbox)
 
 
 def test_what_was_counted_ends_where_it_is_no_longer_asked_for(
-    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+    node: LabNode, host_pod: HostPod
 ) -> None:
-    with process(world, node.namespace, kubelets(cgroups, tmp_path, "dns")) as talker:
-        wait_for(node, "dns", live=True)
-        out, _ = talker.talk(Family.V4, 4, 500, 20)
-        assert counted(node, "dns")[OUT] == out
+    with host_pod("dns") as talker:
+        talker.talk(Family.V4, 4, 500, 20)
+        assert counted(node, "dns") == talker.exchanged
         node.stop_agent()
         node.document.write_text(
             node.document.read_text().replace("host_pods: true", "host_pods: false")
         )
         node.start_until_ready()
         wait_for(node, "dns", live=False)
-        assert counted(node, "dns")[OUT] == out
+        assert counted(node, "dns") == talker.exchanged
         assert "host-pods" not in inside(node.namespace, "nft", "list tables")
 
 
 def test_a_new_range_is_no_internet_to_host_network_pods_either_and_costs_no_count(
-    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+    node: LabNode, host_pod: HostPod
 ) -> None:
-    with process(world, node.namespace, kubelets(cgroups, tmp_path, "lasting")) as pod:
-        wait_for(node, "lasting", live=True)
-        sent, received = pod.talk(Family.V4, 3, 100, 200)
+    with host_pod("lasting") as talker:
+        talker.talk(Family.V4, 3, 100, 200)
         node.document.write_text(
             node.document.read_text().replace("ranges:\n", "ranges:\n- 198.51.100.0/28\n")
         )
         listing = "list set inet netmgr-host-pods internal4"
         eventually(lambda: "198.51.100.0/28" in inside(node.namespace, "nft", listing))
-        more = pod.talk(Family.V4, 2, 50, 60)
-        assert counted(node, "lasting") == {OUT: sent + more[0], IN: received + more[1]}
-        assert all(gap["count"] == 0 for gap in node.snapshot()["gaps"])
+        talker.talk(Family.V4, 2, 50, 60)
+        assert counted(node, "lasting") == talker.exchanged
+        assert gap_counts(node) == {}
 
 
 def test_a_kubelet_that_starts_later_and_uses_cgroup_v1_is_reported(
