@@ -23,6 +23,7 @@ from netmgr.prefixes import Family
 from tests.builders import PLAN_KEYS
 from tests.fakes.authority import Authority
 from tests.kernel.flows import ON_THE_WIRE
+from tests.kernel.namespaces import inside
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
@@ -138,12 +139,12 @@ class BudgetedCluster:
         """A partition: what these nodes send to the server comes nowhere."""
         address = SERVER.partition(":")[0]
         for node in nodes:
-            _ip(node, "route", "add", "blackhole", address)
+            inside(node.namespace, "ip", "route", "add", "blackhole", address)
         try:
             yield
         finally:
             for node in nodes:
-                _ip(node, "route", "del", "blackhole", address)
+                inside(node.namespace, "ip", "route", "del", "blackhole", address)
 
 
 def write_plan(folder: Path, nodes: int) -> None:
@@ -162,11 +163,6 @@ def write_plan(folder: Path, nodes: int) -> None:
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
     lock = ("plan", "lock", "--yes", "-f", str(folder / "plan.yaml"))
     subprocess.run([sys.executable, "-m", "netmgr", *lock], check=True, timeout=PATIENCE)
-
-
-def _ip(node: LabNode, *arguments: str) -> None:
-    enter = [programs.locate("nsenter", "util-linux"), f"--net={node.namespace}"]
-    subprocess.run([*enter, "ip", *arguments], check=True, timeout=PATIENCE)
 
 
 class Downloads:

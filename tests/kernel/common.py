@@ -29,6 +29,7 @@ from tests.lab.world import World
 from tests.waiting import PATIENCE, ask_until, eventually
 
 NewPod = Callable[..., Sandbox]
+Ends = Mapping[Family, tuple[End, End]]
 
 ROLES: dict[str, dict[str, object]] = {
     "observer": {"cni": False},
@@ -200,10 +201,7 @@ def talk(
     """Exchange datagrams of these payloads with the internet; bytes of IP each way."""
     return sum(
         datagrams(
-            End(pod.netns, pod.address(family)),
-            End(world.internet, INTERNET[family]),
-            sizes,
-            sizes,
+            End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family]), sizes, sizes
         ).forth.bytes
         for family in families
     )
@@ -222,6 +220,17 @@ def repairs(node: LabNode, reason: str) -> int:
 def repaired_of(snapshot: Mapping[str, Any], reason: str) -> int:
     kinds = snapshot["drift_repaired"]
     return sum(item["count"] for item in kinds if item["reason"] == reason)
+
+
+def counted(node: LabNode, pod: str) -> dict[str, int]:
+    """Bytes that a pod was counted for, by traffic."""
+    return {row["traffic"]: row["bytes"] for row in node.snapshot()["pods"] if row["pod"] == pod}
+
+
+def origins(node: LabNode) -> dict[tuple[str, str], int]:
+    """Bytes by whose they are and traffic; the first reading of two settles what is shown."""
+    node.snapshot()
+    return {(row["origin"], row["traffic"]): row["bytes"] for row in node.snapshot()["origins"]}
 
 
 def gap_counts(node: LabNode) -> dict[str, int]:

@@ -16,14 +16,15 @@ from cni.install import Installation, install
 from netmgr.agent.core.files import RESERVE_BYTES, RESERVE_FILES
 from netmgr.documents.node import Backend
 from netmgr.preflight import probing
-from tests.kernel.common import on_small_disk
+from tests.kernel.common import Ends, on_small_disk
 from tests.kernel.conforming import Caller, one_node
 from tests.kernel.fabric import Fabric, built
 from tests.kernel.launching import Agent, agents, layout
 from tests.kernel.spending import Spender
+from tests.lab.exchange import End
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import cluster
+from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 from tests.waiting import eventually
 
@@ -55,6 +56,9 @@ def one_of(ways: Iterable[object]) -> Any:
     return backend
 
 
+EITHER_BACKEND = pytest.mark.parametrize(
+    "backend", [Backend.NFTABLES, LEGACY], indirect=True, ids=str
+)
 backend = one_of([Backend.NFTABLES, LEGACY])
 
 
@@ -89,6 +93,15 @@ def pod(node: LabNode) -> Iterator[Sandbox]:
     made = node.add(f"pod-{next(_numbers)}")
     yield made
     node.runtime.delete(made)
+
+
+@pytest.fixture
+def ends(world: World, pod: Sandbox) -> Ends:
+    """The pod's, and the internet's."""
+    return {
+        family: (End(pod.netns, pod.address(family)), End(world.internet, address))
+        for family, address in INTERNET.items()
+    }
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
+NewPod = Callable[[LabNode], Sandbox]
 MANY, AT_ONCE = 50, 4
 WATCH = """
 table inet watch {
@@ -61,7 +62,7 @@ def node(world: World) -> LabNode:
 
 
 @pytest.fixture
-def new_pod() -> Iterator[Callable[[LabNode], Sandbox]]:
+def new_pod() -> Iterator[NewPod]:
     """Runs a pod whose link is in the flowtable when it is returned."""
     made: list[tuple[LabNode, Sandbox]] = []
 
@@ -150,7 +151,7 @@ def is_offloaded(node: LabNode, between: Connection) -> bool:
 
 @pytest.mark.parametrize("family", Family)
 def test_what_pods_exchange_meets_no_rule_once_it_was_answered(
-    world: World, new_pod: Callable[[LabNode], Sandbox], family: Family
+    world: World, new_pod: NewPod, family: Family
 ) -> None:
     first, second = world.nodes
     client, beside, server = new_pod(first), new_pod(first), new_pod(second)
@@ -175,7 +176,7 @@ def test_what_pods_exchange_meets_no_rule_once_it_was_answered(
 
 @pytest.mark.parametrize("family", Family)
 def test_the_internet_is_counted_to_the_byte(
-    world: World, node: LabNode, new_pod: Callable[[LabNode], Sandbox], family: Family
+    world: World, node: LabNode, new_pod: NewPod, family: Family
 ) -> None:
     pod, neighbour = new_pod(node), new_pod(node)
     many, size = 200, 500
@@ -202,9 +203,7 @@ def test_the_internet_is_counted_to_the_byte(
         assert shown.get((neighbour.pod.name, traffic), (0, 0)) == (0, 0)
 
 
-def test_another_pod_cannot_send_in_an_offloaded_connection(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
-) -> None:
+def test_another_pod_cannot_send_in_an_offloaded_connection(node: LabNode, new_pod: NewPod) -> None:
     client, server, forger = new_pod(node), new_pod(node), new_pod(node)
     with connection(client, server) as between:
         between.exchange()
@@ -239,7 +238,7 @@ def restart(node: LabNode, **keys: object) -> None:
 
 
 def test_a_rule_that_comes_later_is_for_connections_that_were_there(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World
+    node: LabNode, new_pod: NewPod, world: World
 ) -> None:
     client, server = new_pod(node), new_pod(world.nodes[1])
     with connection(client, server) as between:
@@ -261,7 +260,7 @@ def test_a_rule_that_comes_later_is_for_connections_that_were_there(
 
 @pytest.mark.parametrize("family", Family)
 def test_internal_machines_that_see_the_node_are_reached_past_the_rules_too(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World, family: Family
+    node: LabNode, new_pod: NewPod, world: World, family: Family
 ) -> None:
     client, server = new_pod(node), new_pod(world.nodes[1])
     restart(node, native=[])
@@ -277,7 +276,7 @@ def test_internal_machines_that_see_the_node_are_reached_past_the_rules_too(
 
 
 def test_what_is_no_longer_internal_is_counted_in_connections_that_were_there(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World
+    node: LabNode, new_pod: NewPod, world: World
 ) -> None:
     client, server = new_pod(node), new_pod(world.nodes[1])
     with connection(client, server) as between:
@@ -298,7 +297,7 @@ def test_what_is_no_longer_internal_is_counted_in_connections_that_were_there(
 
 
 def test_a_pod_that_goes_takes_its_connections_along(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World
+    node: LabNode, new_pod: NewPod, world: World
 ) -> None:
     client = new_pod(world.nodes[1])
     server = node.add("leaving")
@@ -351,7 +350,7 @@ def offloaded_entries(node: LabNode, address: str) -> list[str]:
 
 
 def test_a_service_that_another_program_translates_goes_on(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World
+    node: LabNode, new_pod: NewPod, world: World
 ) -> None:
     client, server = new_pod(node), new_pod(world.nodes[1])
     with open_socket(server.netns, Family.V4, socket.SOCK_STREAM) as listening:
@@ -400,7 +399,7 @@ def exchange_stream(near: socket.socket, far: socket.socket, many: int) -> None:
 
 
 def test_an_agent_that_is_killed_leaves_connections_offloaded(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
+    node: LabNode, new_pod: NewPod
 ) -> None:
     client, server = new_pod(node), new_pod(node)
     with connection(client, server) as between:
@@ -415,7 +414,7 @@ def test_an_agent_that_is_killed_leaves_connections_offloaded(
 
 
 def test_another_program_that_removes_all_of_it_finds_it_repaired(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
+    node: LabNode, new_pod: NewPod
 ) -> None:
     client, server = new_pod(node), new_pod(node)
     with connection(client, server) as between:
@@ -428,9 +427,7 @@ def test_another_program_that_removes_all_of_it_finds_it_repaired(
     assert reasons["removed"][0] >= 1
 
 
-def test_another_programs_flowtable_is_reported(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
-) -> None:
+def test_another_programs_flowtable_is_reported(node: LabNode, new_pod: NewPod) -> None:
     new_pod(node)
     assert "ForeignFlowtable" not in node.problems()
     nft(

@@ -1,8 +1,5 @@
 """Frames that a pod should not send, and a pod that sends them with one capability alone or with
 all.
-
-Run as a program, this reads frames as hexadecimal lines and sends each by the interface that is
-named.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ from enum import StrEnum
 from netmgr import programs
 from netmgr.dataplane.desired import HOST_MAC
 from netmgr.prefixes import Address, Family
+from tests.kernel.namespaces import inside
 from tests.lab.runtime import INTERFACE, Sandbox
 
 ALL_NODES, ALL_ROUTERS = Address.parse("ff02::1"), Address.parse("ff02::2")
@@ -36,7 +34,6 @@ ERRORS = {Family.V4: (3, 4, 11, 12), Family.V6: (1, 2, 3, 4)}
 UDP, ICMP, ICMP6, FRAGMENT6 = 17, 1, 58, 44
 _ETHERTYPE = {Family.V4: 0x0800, Family.V6: 0x86DD}
 _ARP = 0x0806
-_NET_RAW = "net_raw"
 
 
 class Power(StrEnum):
@@ -48,28 +45,16 @@ class Power(StrEnum):
 
 def send(sandbox: Sandbox, frames: Iterable[bytes], power: Power) -> None:
     """Have a process of the pod send the frames as they are."""
-    bounds = [
-        f"--bounding-set=-all,+{_NET_RAW}",
-        f"--inh-caps=-all,+{_NET_RAW}",
-        f"--ambient-caps=+{_NET_RAW}",
-    ]
+    bounds = ["--bounding-set=-all,+net_raw", "--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw"]
     limited = (
         ["setpriv", "--reuid=65534", "--clear-groups", *bounds] if power is Power.NET_RAW else []
     )
     # The interpreter behind the virtual environment's link, which a user without privileges may not
     # be able to follow.
-    command = [
-        "nsenter",
-        f"--net={sandbox.netns}",
-        *limited,
-        os.path.realpath(sys.executable),
-        "-I",
-        "-S",
-        "-c",
-        _SENDER,
-    ]
+    sender = [os.path.realpath(sys.executable), *("-I", "-S", "-c", _SENDER, INTERFACE)]
     done = programs.run(
-        [*command, INTERFACE], stdin="\n".join(frame.hex() for frame in frames).encode()
+        ["nsenter", f"--net={sandbox.netns}", *limited, *sender],
+        stdin="\n".join(frame.hex() for frame in frames).encode(),
     )
     assert done.returncode == 0, done.stderr.decode()
 
@@ -85,30 +70,22 @@ for line in sys.stdin:
 
 def mac_of(sandbox: Sandbox) -> bytes:
     """Hardware address of the pod's interface."""
-    done = programs.run(
-        ["nsenter", f"--net={sandbox.netns}", "ip", "-o", "link", "show", INTERFACE]
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return bytes.fromhex(done.stdout.decode().split("link/ether ")[1].split()[0].replace(":", ""))
+    shown = inside(sandbox.netns, "ip", "-o", "link", "show", INTERFACE)
+    return bytes.fromhex(shown.split("link/ether ")[1].split()[0].replace(":", ""))
 
 
 def ip(
     source: Address, destination: Address, protocol: int, payload: bytes, hops: int = 255
 ) -> bytes:
     """A packet to the node, with its Ethernet header; checksums are right."""
+    ends = source.packed + destination.packed
     if source.family is Family.V6:
-        header = (
-            struct.pack("!IHBB", 6 << 28, len(payload), protocol, hops)
-            + source.packed
-            + destination.packed
-        )
+        header = struct.pack("!IHBB", 6 << 28, len(payload), protocol, hops) + ends
     else:
-        bare = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), 0, 0, hops, protocol, 0)
-        bare += source.packed + destination.packed
+        bare = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), 0, 0, hops, protocol, 0) + ends
         header = bare[:10] + struct.pack("!H", _checksum(bare)) + bare[12:]
-    return (
-        _ethernet(HOST_MAC, b"\x02" + os.urandom(5), _ETHERTYPE[source.family]) + header + payload
-    )
+    ethernet = _ethernet(HOST_MAC, b"\x02" + os.urandom(5), _ETHERTYPE[source.family])
+    return ethernet + header + payload
 
 
 def _ethernet(destination: bytes, source: bytes, kind: int) -> bytes:
@@ -119,20 +96,15 @@ def icmp6(source: Address, destination: Address, kind: int, body: bytes) -> byte
     """An ICMPv6 packet; `body` is what follows the checksum."""
     message = struct.pack("!BBH", kind, 0, 0) + body
     pseudo = source.packed + destination.packed + struct.pack("!II", len(message), ICMP6)
-    return ip(
-        source,
-        destination,
-        ICMP6,
-        message[:2] + struct.pack("!H", _checksum(pseudo + message)) + message[4:],
-    )
+    checksum = struct.pack("!H", _checksum(pseudo + message))
+    return ip(source, destination, ICMP6, message[:2] + checksum + message[4:])
 
 
 def icmp4(source: Address, destination: Address, kind: int, code: int, body: bytes) -> bytes:
     """An ICMP packet; `body` is what follows the checksum."""
     message = struct.pack("!BBH", kind, code, 0) + body
-    return ip(
-        source, destination, ICMP, message[:2] + struct.pack("!H", _checksum(message)) + message[4:]
-    )
+    checksum = struct.pack("!H", _checksum(message))
+    return ip(source, destination, ICMP, message[:2] + checksum + message[4:])
 
 
 def too_big(
@@ -178,23 +150,14 @@ def udp(source: Address, destination: Address, ports: tuple[int, int], data: byt
     header = struct.pack("!HHHH", *ports, 8 + len(data), 0)
     shape = "!II" if source.family is Family.V6 else "!HH"
     pseudo = source.packed + destination.packed + struct.pack(shape, 8 + len(data), UDP)
-    return ip(
-        source,
-        destination,
-        UDP,
-        header[:6] + struct.pack("!H", _checksum(pseudo + header + data)) + data,
-    )
+    checksum = struct.pack("!H", _checksum(pseudo + header + data))
+    return ip(source, destination, UDP, header[:6] + checksum + data)
 
 
 def arp(operation: int, sender: Address, target: Address, mac: bytes) -> bytes:
     """An ARP packet to everybody."""
-    body = (
-        struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation)
-        + mac
-        + sender.packed
-        + bytes(6)
-        + target.packed
-    )
+    ends = mac + sender.packed + bytes(6) + target.packed
+    body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) + ends
     return _ethernet(b"\xff" * 6, mac, _ARP) + body
 
 
@@ -209,10 +172,8 @@ def router_advertisement(
     source: Address, *, destination: Address = ALL_NODES, routes: Iterable[Address] = ()
 ) -> bytes:
     """Offers a default route, addresses of 2001:db8:bad::/64, and routes to single addresses."""
-    prefix = (
-        struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 3600, 3600, 0)
-        + Address.parse("2001:db8:bad::").packed
-    )
+    prefix = struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 3600, 3600, 0)
+    prefix += Address.parse("2001:db8:bad::").packed
     body = struct.pack("!BBHII", 64, 0, 1800, 0, 0) + link_layer(1, b"\x02\0\0\0\0\x66") + prefix
     for route in routes:
         body += struct.pack("!BBBBI", 24, 3, 128, 0x08, 3600) + route.packed

@@ -9,7 +9,7 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.common import ONLY_NFTABLES, ONLY_RULES, grown, netmgr, talk
+from tests.kernel.common import ONLY_NFTABLES, ONLY_RULES, Ends, grown, netmgr, origins, talk
 from tests.kernel.conftest import EVERY_WAY_OF_COUNTING, one_of
 from tests.kernel.guests import guest
 from tests.kernel.namespaces import inside
@@ -72,13 +72,11 @@ def test_every_byte_that_was_forwarded_is_a_pods(world: World, node: LabNode, po
 
 @ONLY_NFTABLES
 def test_a_segmented_stream_counts_alike_on_the_link_and_in_the_rules(
-    world: World, node: LabNode, pod: Sandbox
+    node: LabNode, pod: Sandbox, ends: Ends
 ) -> None:
     size = 20_000_000
     before = link_of(node, pod)["out"]
-    stream(
-        End(pod.netns, pod.address(Family.V4)), End(world.internet, INTERNET[Family.V4]), size, 0
-    )
+    stream(*ends[Family.V4], size, 0)
     after = link_of(node, pod)["out"]
     packets = after["packets"] - before["packets"]
     assert packets < size / 1500 / 2, "the kernel did not hand over whole super-packets"
@@ -205,21 +203,16 @@ def test_a_question_that_is_none_is_refused(node: LabNode) -> None:
 def test_the_nodes_total_is_split_into_what_pods_the_node_and_others_exchanged(
     world: World, node: LabNode, pod: Sandbox
 ) -> None:
-    def parts() -> dict[tuple[str, str], int]:
-        node.snapshot()
-        rows = node.snapshot()["origins"]
-        return {(row["origin"], row["traffic"]): row["bytes"] for row in rows}
-
     def whole() -> dict[str, int]:
         return {total["traffic"]: total["bytes"] for total in node.snapshot()["node_totals"]}
 
-    before, whole_before = parts(), whole()
+    before, whole_before = origins(node), whole()
     with guest(node) as send:
         send(1300)
         of_pod = talk(world, pod, [400] * 3)
         own = End(node.namespace, next(a for a in node.node.addresses if a.family is Family.V6))
         of_node = datagrams(own, End(world.internet, INTERNET[Family.V6]), [900] * 2, [100] * 2)
-        after, total = parts(), whole()
+        after, total = origins(node), whole()
     grown = {
         key: size - before.get(key, 0) for key, size in after.items() if size != before.get(key, 0)
     }

@@ -9,8 +9,6 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,20 +16,21 @@ import pytest
 
 from netmgr.dataplane import desired
 from netmgr.documents.node import Backend
-from netmgr.errors import NetmgrError
 from netmgr.kernel import links, neighbours, netns, routes
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
 from tests.kernel.churning import Churn
+from tests.kernel.common import gap_counts
 from tests.kernel.namespaces import inside
+from tests.kernel.observed import observed_node
+from tests.kernel.spending import OUT
 from tests.lab import named_netns, wiring
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import Host, Pod, cluster
-from tests.lab.world import World
-from tests.waiting import eventually
+from tests.lab.world import SETTINGS, World
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
@@ -43,21 +42,13 @@ made and started.
 """
 READING_SECONDS = 0.6
 """A little more than `min_reading_seconds`."""
-OUT = "internet-out"
 RTPROT_BOOT = 3
 
 
-def counted(node: LabNode, namespace: str = "research") -> dict[str, int]:
+def counted(node: LabNode) -> dict[str, int]:
     rows = node.snapshot()["pods"]
-    return {
-        row["pod"]: row["bytes"]
-        for row in rows
-        if (row["namespace"], row["traffic"]) == (namespace, OUT)
-    }
-
-
-def gaps(node: LabNode) -> dict[str, int]:
-    return {one["reason"]: one["count"] for one in node.snapshot()["gaps"] if one["count"]}
+    ours = ("research", OUT)
+    return {row["pod"]: row["bytes"] for row in rows if (row["namespace"], row["traffic"]) == ours}
 
 
 @pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.LINKS], ids=str)
@@ -74,7 +65,7 @@ def test_a_thousand_short_lived_pods_lose_no_byte(
         with capsys.disabled():
             print(f"\n{churn.verdict('cni', counted(node), reader)}")  # noqa: T201  the figures are what it is for
         assert counted(node) == churn.sent
-        assert gaps(node) == {}
+        assert gap_counts(node) == {}
         assert {one["bytes"] for one in node.snapshot()["unattributed"]} == {0}
         assert sorted(churn.lives)[len(churn.lives) * 99 // 100] < 1
 
@@ -118,13 +109,8 @@ class OtherPlugin:
         descriptor = os.open(sandbox.netns, os.O_RDONLY)
         try:
             with wiring.inside(self.node.namespace):
-                self.channel.transact(
-                    [
-                        links.create_veth(
-                            VethEnd(made.host_link, desired.HOST_MAC, 1500), pod, descriptor
-                        )
-                    ]
-                )
+                host = VethEnd(made.host_link, desired.HOST_MAC, 1500)
+                self.channel.transact([links.create_veth(host, pod, descriptor)])
                 index = index_of(made.host_link)
                 self.channel.transact([links.raise_index(index)])
                 with netns.entered(descriptor):
@@ -187,49 +173,24 @@ def translate(node: LabNode) -> None:
     inside(node.namespace, "nft", rules)
 
 
-def is_ready(node: LabNode) -> bool:
-    with suppress(NetmgrError):
-        return node.snapshot()["ready"]
-    return False
-
-
-@pytest.fixture
-def observed() -> Iterator[World]:
-    name = f"churn-observed-{os.getpid()}"
-    settings = {"cni": False, "ranges": []}
-    world = World(cluster(nodes=1, pods=0), name=name, settings=settings)
-    world._settings["cni_results_dir"] = str(
-        world.directory / "nodes" / "node-1" / "cache" / "results"
-    )
-    try:
-        world.build()
-        wiring.wait_until_up(world.topology, world.directory / "netns")
-        yield world
-    finally:
-        world.down()
-
-
 def test_an_observer_of_a_thousand_short_lived_pods_loses_little_and_says_how_much(
-    capsys: pytest.CaptureFixture[str], observed: World
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    node = observed.nodes[0]
-    node.write_document()
-    plugin = OtherPlugin(node)
-    translate(node)
-    node.start_agent()
-    eventually(lambda: is_ready(node), (node.directory / "agent.log").read_text)
-    churn = Churn(
-        observed,
-        node.namespace,
-        plugin.add,
-        plugin.delete,
-        at_once=16,
-        starting_seconds=STARTING_SECONDS,
-    )
-    reader = churn.run(PODS)
-    node.snapshot()
-    time.sleep(READING_SECONDS)
-    seen, snapshot = counted(node), node.snapshot()
+    name, accounting = f"churn-observed-{os.getpid()}", {**SETTINGS["accounting"]}
+    with observed_node("ptp", Backend.NFTABLES, name, accounting=accounting) as observed:
+        node = observed.node
+        plugin = OtherPlugin(node)
+        translate(node)
+        observed.start_agent()
+        churn = Churn(
+            *(observed.world, node.namespace, plugin.add, plugin.delete),
+            at_once=16,
+            starting_seconds=STARTING_SECONDS,
+        )
+        reader = churn.run(PODS)
+        node.snapshot()
+        time.sleep(READING_SECONDS)
+        seen, snapshot = counted(node), node.snapshot()
     lost = sum(churn.sent.values()) - sum(seen.values())
     with capsys.disabled():
         print(f"\n{churn.verdict('observer', seen, reader)}")  # noqa: T201  the figures are what it is for

@@ -26,12 +26,15 @@ from tests.kernel.common import (
     USE_UP,
     agent_kept_from_tables,
     agent_standing_still,
+    counted,
     flushing,
     goes_on,
+    grown,
     repairs,
     use_up_blocks,
 )
-from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING, one_of
+from tests.kernel.namespaces import inside
 from tests.kernel.spending import HEADERS, IN, OUT, Spender, gaps, run, set_counter
 from tests.lab import named_netns
 from tests.lab.exchange import End, datagrams, open_socket
@@ -51,12 +54,7 @@ WORLD = {
 }
 
 
-GROUP = ("group", str(LINK_GROUP))
-
-
-@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return request.param
+backend = one_of(EVERY_WAY_OF_COUNTING)
 
 
 def rules_alone(backend: Backend) -> list[list[str]]:
@@ -106,11 +104,10 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     eventually(lambda: repairs(node, "rules") > repaired)
     whole = time.monotonic() - began
     after = spender.send()
-    counted = spender.counted()
-    assert counted in {
+    assert spender.counted() in {
         kept + (unread if counters_stay else 0) + after + late for late in (0, missed)
     }
-    times, seconds = (now - then for now, then in zip(gaps(node)["removed"], before, strict=True))
+    times, seconds = grown(before, gaps(node)["removed"])
     assert times == 1
     assert 0 < seconds <= whole, "the gap tells of a longer time than there was since all was well"
 
@@ -130,8 +127,8 @@ def test_a_rule_before_ours_is_a_gap_until_it_comes_after_them(
     with rule_before_ours(node, "mangle", chain, end) as put_right:
         spender.send()
         put_right()
-        counted = spender.counted()
-        assert counted + spender.send() == spender.counted()
+        passed = spender.counted()
+        assert passed + spender.send() == spender.counted()
         times, seconds = gaps(node)["removed"]
         assert times > before[0]
         assert seconds > before[1]
@@ -205,10 +202,7 @@ def passes_forged(spender: Spender) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [rules_alone, rules_off], ids=lambda fault: fault.__name__)
 def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
-    node: LabNode,
-    spender: Spender,
-    backend: Backend,
-    fault: Callable[[Backend], list[list[str]]],
+    node: LabNode, spender: Spender, backend: Backend, fault: Callable[[Backend], list[list[str]]]
 ) -> None:
     kept = spender.send()
     read_at = time.monotonic()
@@ -220,7 +214,7 @@ def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
     spender.send()
     node.start_until_ready()
     assert spender.counted() == kept
-    times, seconds = (now - then for now, then in zip(gaps(node)["removed"], before, strict=True))
+    times, seconds = grown(before, gaps(node)["removed"])
     assert times == 1
     assert 0.1 < seconds <= time.monotonic() - read_at + 1.1
     calm = gaps(node)
@@ -249,38 +243,27 @@ def test_a_pod_that_went_with_its_rules_while_no_agent_was_there_is_a_gap(
 
 
 def _is_back(node: LabNode, backend: Backend) -> bool:
-    if backend is Backend.LINKS:
-        return "netmgr" in run(node, *["tc", "filter", "show", "dev", "eth0", "egress"]).stdout
-    command = (
-        ["nft", "list", "table", "inet", "netmgr"]
-        if backend is Backend.NFTABLES
-        else ["ipset", "list", "-n"]
-    )
-    return "pod_out4" in run(node, *command).stdout.replace("-", "_")
+    command, words = {
+        Backend.LINKS: ("tc filter show dev eth0 egress", "netmgr"),
+        Backend.NFTABLES: ("nft list table inet netmgr", "pod_out4"),
+        Backend.IPTABLES_LEGACY: ("ipset list -n", "pod-out4"),
+    }[backend]
+    return words in run(node, *command.split()).stdout
 
 
 def test_an_uplink_in_the_pods_link_group_is_counted_as_any_other(
     node: LabNode, spender: Spender
 ) -> None:
-    before, passed = totals(spender), run(node, "ip", "link", "set", node.node.uplink, *GROUP)
-    assert passed.returncode == 0, passed.stderr
+    pod = spender.sandbox.pod.name
+    before = counted(node, pod)
+    inside(node.namespace, "ip", "link", "set", node.node.uplink, "group", str(LINK_GROUP))
     try:
         far = End(spender.world.internet, INTERNET[Family.V4])
         datagrams(End(spender.sandbox.netns, spender.sandbox.address(Family.V4)), far, [500], [700])
-        assert totals(spender) == (before[0] + 500 + HEADERS, before[1] + 700 + HEADERS)
+        sizes = {OUT: 500 + HEADERS, IN: 700 + HEADERS}
+        assert counted(node, pod) == {way: before[way] + size for way, size in sizes.items()}
     finally:
         run(node, "ip", "link", "set", node.node.uplink, "group", "default")
-
-
-def totals(spender: Spender) -> tuple[int, int]:
-    """Bytes that the pod has sent to the internet, and received from there, over IPv4."""
-    rows = [
-        one for one in spender.node.snapshot()["pods"] if one["pod"] == spender.sandbox.pod.name
-    ]
-    sent, received = (
-        sum(one["bytes"] for one in rows if one["traffic"] == way) for way in (OUT, IN)
-    )
-    return sent, received
 
 
 def test_zeroed_counters_are_a_gap_and_what_they_show_since_counts(
@@ -294,7 +277,7 @@ def test_zeroed_counters_are_a_gap_and_what_they_show_since_counts(
     after = spender.send(500)
     # A reading that happened to come before the reset has counted what would be lost.
     assert spender.counted() - kept - after in (0, lost)
-    times, seconds = (now - then for now, then in zip(gaps(node)["reset"], before, strict=True))
+    times, seconds = grown(before, gaps(node)["reset"])
     assert times == 1
     assert seconds > 0
 

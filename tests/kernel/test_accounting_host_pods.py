@@ -21,7 +21,7 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.common import gap_counts
+from tests.kernel.common import counted, gap_counts, origins
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import IN, OUT, run
 from tests.lab.exchange import End, datagram_bytes, datagrams, open_socket
@@ -148,15 +148,6 @@ def kubelet(cgroups: Path, tmp_path: Path) -> Kubelet:
         return made
 
     return make
-
-
-def counted(node: LabNode, name: str) -> dict[str, int]:
-    return {row["traffic"]: row["bytes"] for row in node.snapshot()["pods"] if row["pod"] == name}
-
-
-def origins(node: LabNode) -> dict[tuple[str, str], int]:
-    node.snapshot()
-    return {(part["origin"], part["traffic"]): part["bytes"] for part in node.snapshot()["origins"]}
 
 
 def wait_for(node: LabNode, name: str, *, live: bool) -> None:

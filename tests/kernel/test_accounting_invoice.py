@@ -14,10 +14,9 @@ import pytest
 import yaml
 
 from netmgr.cli.main import main
-from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.builders import PRICES
-from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING, one_of
 from tests.lab.capture import Capture, Tally
 from tests.lab.exchange import End, datagrams, stream
 from tests.lab.runtime import Sandbox
@@ -37,9 +36,7 @@ PER_GB = {"internet-out": 1_000_000, "internet-in": 250_000.5, "vendor-out": 500
 CENT = Decimal("0.01")
 
 
-@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return request.param
+backend = one_of(EVERY_WAY_OF_COUNTING)
 
 
 @pytest.fixture
@@ -66,10 +63,8 @@ def invoice(
 
 
 def charged(rows: list[dict[str, str]], pod: Sandbox) -> Decimal:
-    own = [row for row in rows if row["ResourceName"] == pod.pod.name]
-    return sum((Decimal(row["BilledCost"]) for row in own), Decimal(0)).quantize(
-        CENT, ROUND_HALF_EVEN
-    )
+    own = (Decimal(row["BilledCost"]) for row in rows if row["ResourceName"] == pod.pod.name)
+    return sum(own, Decimal(0)).quantize(CENT, ROUND_HALF_EVEN)
 
 
 def test_prices_times_usage_is_what_a_capture_saw(
@@ -99,13 +94,13 @@ def test_prices_times_usage_is_what_a_capture_saw(
     rows = invoice()
     assert charged(rows, pod) == expected.quantize(CENT, ROUND_HALF_EVEN) > 200
     assert {row["x_MissingBytes"] for row in rows} == {"0"}
-    assert sum(
-        int(row["ConsumedQuantity"]) for row in rows if row["ResourceName"] == pod.pod.name
-    ) == (sum(tally.bytes for tally in seen.values()) + 2 * zone.bytes)
-    # The exporter, which `--cluster` asks, has the same.
-    mine = {row["traffic"]: row["bytes"] for row in asked if row["pod"] == pod.pod.name}
-    assert mine == {
+    consumed = {
         row["SkuId"]: int(row["ConsumedQuantity"])
         for row in rows
         if row["ResourceName"] == pod.pod.name
     }
+    carried = sum(tally.bytes for tally in seen.values()) + 2 * zone.bytes
+    assert sum(consumed.values()) == carried
+    # The exporter, which `--cluster` asks, has the same.
+    mine = {row["traffic"]: row["bytes"] for row in asked if row["pod"] == pod.pod.name}
+    assert mine == consumed

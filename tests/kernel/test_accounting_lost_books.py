@@ -14,21 +14,19 @@ import pytest
 from netmgr.agent.core.recovery import boot_id
 from netmgr.agent.main import SystemClock
 from netmgr.dataplane import desired
-from netmgr.documents.node import Backend
 from netmgr.ipam.store import LeaseStore
 from netmgr.ledger.ledger import MARK_FILE, Ledger
 from netmgr.ledger.store import LedgerStore
 from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from tests.kernel.common import ONLY_NFTABLES, repairs
-from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING, one_of
 from tests.kernel.spending import OUT, Spender, gaps
 from tests.lab.nodes import LabNode
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
-ENDINGS = ("", "-wal", "-shm")
 WORLD = {
     "nodes": 1,
     "settings": {
@@ -41,9 +39,7 @@ NewSpender = Callable[[], Spender]
 _numbers = count(1)
 
 
-@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return request.param
+backend = one_of(EVERY_WAY_OF_COUNTING)
 
 
 def ledger_of(node: LabNode) -> Path:
@@ -51,18 +47,18 @@ def ledger_of(node: LabNode) -> Path:
 
 
 def remove(path: Path) -> None:
-    for ending in ENDINGS:
+    remove_log(path)
+    path.unlink(missing_ok=True)
+
+
+def remove_log(path: Path) -> None:
+    for ending in ("-wal", "-shm"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
 def cut_to_nothing(path: Path) -> None:
     remove(path)
     path.touch()
-
-
-def remove_log(path: Path) -> None:
-    for ending in ENDINGS[1:]:
-        path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
 def write_into_the_middle(path: Path) -> None:
@@ -89,32 +85,29 @@ def replace_by_another_machines(path: Path) -> None:
 
 
 def node_total(node: LabNode) -> int:
-    (found,) = [one["bytes"] for one in node.snapshot()["node_totals"] if one["traffic"] == OUT]
-    return found
+    (size,) = [row["bytes"] for row in node.snapshot()["node_totals"] if row["traffic"] == OUT]
+    return size
 
 
 def namespaces(node: LabNode) -> dict[str, int]:
-    return {
-        one["namespace"]: one["bytes"]
-        for one in node.snapshot()["namespaces"]
-        if one["traffic"] == OUT
-    }
+    rows = node.snapshot()["namespaces"]
+    return {row["namespace"]: row["bytes"] for row in rows if row["traffic"] == OUT}
 
 
-def changed(
-    before: dict[str, tuple[int, float]], after: dict[str, tuple[int, float]]
-) -> dict[str, int]:
+Gaps = dict[str, tuple[int, float]]
+
+
+def changed(before: Gaps, after: Gaps) -> dict[str, int]:
     return {
-        reason: after[reason][0] - before.get(reason, (0, 0))[0]
-        for reason in after
-        if after[reason] != before[reason]
+        reason: times - before[reason][0]
+        for reason, (times, seconds) in after.items()
+        if (times, seconds) != before[reason]
     }
 
 
 @ONLY_NFTABLES
 @pytest.mark.parametrize(
-    "harm",
-    [remove, cut_to_nothing, write_into_the_middle, replace_by_another_machines],
+    "harm", [remove, cut_to_nothing, write_into_the_middle, replace_by_another_machines]
 )
 def test_books_that_were_lost_begin_at_zero_and_every_loss_is_reported(
     node: LabNode, spender: Spender, new_spender: NewSpender, harm: Callable[[Path], None]

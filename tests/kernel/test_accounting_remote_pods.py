@@ -6,7 +6,6 @@ destination, and gives them its own address as source, so that the pod's node se
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -86,24 +85,22 @@ def amounts(whose: str, heard: Heard, times: int = 1) -> Amounts:
 
 def proxy(node: LabNode, pod: Sandbox) -> None:
     """Forward the node port to a pod, with this node's address as source."""
-    rules = "".join(
+    rules = "\n".join(
         f"add rule inet proxy prerouting {ip} daddr {address} udp dport {NODE_PORT} "
-        f"dnat {ip} to {target}:{PORT}\n"
+        f"dnat {ip} to {target}:{PORT}"
         for ip, address, target in (
             ("ip", node.node.address(Family.V4), pod.address(Family.V4)),
             ("ip6", node.node.address(Family.V6), f"[{pod.address(Family.V6)}]"),
         )
     )
     text = f"""
-add table inet proxy
-flush table inet proxy
-add chain inet proxy prerouting {{ type nat hook prerouting priority -100; }}
-add chain inet proxy postrouting {{ type nat hook postrouting priority 100; }}
-add rule inet proxy postrouting ct status dnat masquerade
-{rules}"""
-    subprocess.run(
-        ["nsenter", f"--net={node.namespace}", "nft", "-f", "-"], input=text, text=True, check=True
-    )
+        add table inet proxy
+        flush table inet proxy
+        add chain inet proxy prerouting {{ type nat hook prerouting priority -100; }}
+        add chain inet proxy postrouting {{ type nat hook postrouting priority 100; }}
+        add rule inet proxy postrouting ct status dnat masquerade
+        {rules}"""
+    inside(node.namespace, "nft", text)
 
 
 def ask(world: World, node: LabNode, pod: Sandbox, family: Family) -> Heard:

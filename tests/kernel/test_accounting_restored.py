@@ -13,7 +13,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.rules.link_programs import ONLY_KEY, PODS_MAP, SUMS_MAP
 from tests.kernel.common import agent_standing_still, flushing, repairs
-from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING, one_of
 from tests.kernel.spending import OUT, Spender, held_at_links, run, set_counter
 from tests.lab.nodes import LabNode
 from tests.waiting import eventually
@@ -28,12 +28,10 @@ WORLD = {
     },
     "exporters": False,
 }
-Command = list[str]
+Disturb = Callable[[Callable[[], object]], None]
 
 
-@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return request.param
+backend = one_of(EVERY_WAY_OF_COUNTING)
 
 
 class Told(NamedTuple):
@@ -47,8 +45,8 @@ def gaps(node: LabNode) -> dict[str, Told]:
 
 def more(before: dict[str, Told], after: dict[str, Told]) -> dict[str, Told]:
     grown = {
-        reason: Told(*(now - then for now, then in zip(after[reason], before[reason], strict=True)))
-        for reason in after
+        reason: Told(told.count - before[reason].count, told.bytes - before[reason].bytes)
+        for reason, told in after.items()
     }
     return {reason: told for reason, told in grown.items() if any(told)}
 
@@ -102,24 +100,19 @@ def zero_sums(node: LabNode, backend: Backend) -> None:
 
 
 @pytest.fixture(params=["the agent runs", "it was stopped"])
-def disturbed(
-    request: pytest.FixtureRequest, node: LabNode
-) -> Callable[[Callable[[], object]], None]:
+def disturbed(request: pytest.FixtureRequest, node: LabNode) -> Disturb:
     """Disturb counters between two looks of an agent that runs, or while none does."""
 
     def disturb(act: Callable[[], object]) -> None:
         if request.param == "the agent runs":
             with agent_standing_still(node):
                 act()
-            return
-        node.kill_agent()
-        act()
-        node.start_until_ready()
+        else:
+            node.kill_agent()
+            act()
+            node.start_until_ready()
 
     return disturb
-
-
-Disturb = Callable[[Callable[[], object]], None]
 
 
 def test_counters_that_are_put_back_are_not_counted_again(
@@ -192,11 +185,8 @@ def test_a_counter_that_is_zeroed_again_and_again_tells_every_byte_it_lost(
     assert set(told) == {"reset"}
     assert told["reset"].count == 4
     assert spender.counted() + told["reset"].bytes == sent
-    (ratio,) = [
-        one["ratio"]
-        for one in node.ask("audit")["ratios"]
-        if (one["against"], one["traffic"]) == ("forward", OUT)
-    ]
+    rows, asked = node.ask("audit")["ratios"], ("forward", OUT)
+    (ratio,) = [row["ratio"] for row in rows if (row["against"], row["traffic"]) == asked]
     assert ratio < 1
 
 

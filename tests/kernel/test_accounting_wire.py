@@ -14,9 +14,11 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
-from tests.kernel.spending import IN, OUT, run
-from tests.lab.exchange import open_socket
+from tests.kernel.common import Ends, counted
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING, one_of
+from tests.kernel.namespaces import inside
+from tests.kernel.spending import IN, OUT
+from tests.lab.exchange import IP_HEADER, UDP_HEADER, datagrams, open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
@@ -26,9 +28,7 @@ from tests.waiting import PATIENCE
 pytestmark = pytest.mark.root
 
 MTU = 1500
-IP_HEADER = {Family.V4: 20, Family.V6: 40}
 FRAGMENT_HEADER = {Family.V4: 0, Family.V6: 8}
-UDP_HEADER = 8
 TCP_HEADER = 20 + 12
 """With timestamps; a SYN has eight bytes of options more."""
 
@@ -37,27 +37,15 @@ SEGS_OUT, BYTES_SENT = 136, 200
 """Offsets in struct tcp_info (linux/tcp.h): segments as on a wire, and bytes, repetitions included.
 """
 
-WORLD = {
-    "nodes": 1,
-    "settings": {"accounting": {"min_reading_seconds": 0}},
-    "exporters": False,
-}
+WORLD = {"nodes": 1, "settings": {"accounting": {"min_reading_seconds": 0}}, "exporters": False}
 
 
-@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return request.param
+backend = one_of(EVERY_WAY_OF_COUNTING)
 
 
 NOT_IPTABLES = pytest.mark.parametrize(
     "backend", [Backend.NFTABLES, Backend.LINKS], indirect=True, ids=str
 )
-
-
-def counted(node: LabNode, pod: Sandbox, traffic: str = OUT) -> int:
-    wanted = pod.pod.name, traffic
-    rows = node.snapshot()["pods"]
-    return next(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == wanted)
 
 
 def tell(what: str, family: Family, shown: int, wire: int) -> float:
@@ -93,7 +81,7 @@ def test_tcp_that_is_segmented_later_is_counted_with_one_header_for_many_segment
             sending.join()
             time.sleep(0.3)  # for the last acknowledgements
             info = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
-            shown = counted(node, pod)
+            shown = counted(node, pod.pod.name)[OUT]
     (segments,) = struct.unpack_from("I", info, SEGS_OUT)
     (payload,) = struct.unpack_from("Q", info, BYTES_SENT)
     wire = payload + segments * (IP_HEADER[family] + TCP_HEADER) + 8
@@ -117,33 +105,26 @@ def test_udp_that_is_segmented_later_is_counted_with_one_header_for_many_datagra
             near.sendto(bytes(content * many), far.getsockname()[:2])
             for _ in range(many):
                 assert len(far.recv(MTU)) == content
-    shown = counted(node, pod)
+    shown = counted(node, pod.pod.name)[OUT]
     assert shown == times * (headers + content * many)
     assert tell("UDP GSO", family, shown, times * many * MTU) == pytest.approx(share, abs=0.001)
 
 
 @pytest.mark.parametrize(("family", "less"), [(Family.V4, 40), (Family.V6, 104)])
 def test_fragments_are_counted_as_the_datagram_that_connection_tracking_made_of_them(
-    world: World, node: LabNode, pod: Sandbox, backend: Backend, family: Family, less: int
+    node: LabNode, pod: Sandbox, ends: Ends, backend: Backend, family: Family, less: int
 ) -> None:
-    datagrams, size = 5, 4000
-    with (
-        open_socket(world.internet, family, socket.SOCK_DGRAM) as far,
-        open_socket(pod.netns, family, socket.SOCK_DGRAM) as near,
-    ):
-        far.bind((str(INTERNET[family]), 0))
-        for _ in range(datagrams):
-            near.sendto(bytes(size), far.getsockname()[:2])
-            assert len(far.recv(size)) == size
-    whole, fragments = UDP_HEADER + size, 3
-    wire = datagrams * (whole + fragments * (IP_HEADER[family] + FRAGMENT_HEADER[family]))
-    shown = counted(node, pod)
+    many, size, fragments = 5, 4000, 3
+    datagrams(*ends[family], [size] * many, [0] * many)
+    whole = UDP_HEADER + size
+    wire = many * (whole + fragments * (IP_HEADER[family] + FRAGMENT_HEADER[family]))
+    shown = counted(node, pod.pod.name)[OUT]
     tell("fragments", family, shown, wire)
     if backend is Backend.LINKS:
         assert shown == wire, "behind that, and so in fragments again"
     else:
-        assert shown == datagrams * (whole + IP_HEADER[family])
-        assert wire - shown == datagrams * less
+        assert shown == many * (whole + IP_HEADER[family])
+        assert wire - shown == many * less
 
 
 FORWARD = "type filter hook forward priority 0"
@@ -173,17 +154,15 @@ def test_what_another_filter_drops_is_counted_in_neither_direction(
                 for receiver in (far, near):
                     with pytest.raises(TimeoutError):
                         receiver.recv(1000)
-            assert counted(node, pod) == 1028
-            assert counted(node, pod, IN) == 0
+            assert counted(node, pod.pod.name) == {OUT: 1028, IN: 0}
             assert not [one for one in node.snapshot()["unattributed"] if one["bytes"]]
 
 
 @contextmanager
 def other_filter(node: LabNode, place: str) -> Iterator[None]:
-    chain = f"{{ {place}; policy drop; }}"
-    table = f"add table inet others; add chain inet others filter {chain}"
-    assert run(node, "nft", table).returncode == 0
+    chain = f"add chain inet others filter {{ {place}; policy drop; }}"
+    inside(node.namespace, "nft", f"add table inet others; {chain}")
     try:
         yield
     finally:
-        assert run(node, "nft", "delete table inet others").returncode == 0
+        inside(node.namespace, "nft", "delete table inet others")

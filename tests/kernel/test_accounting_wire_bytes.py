@@ -19,7 +19,8 @@ from netmgr.dataplane.desired import HOST_MAC
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
-from tests.kernel.conftest import LEGACY
+from tests.kernel.common import Ends
+from tests.kernel.conftest import LEGACY, one_of
 from tests.kernel.namespaces import host_link, inside
 from tests.kernel.spending import IN, OUT, gaps
 from tests.kernel.wires import (
@@ -60,13 +61,8 @@ NEEDS_CHECKSUM, GSO_TCP, GSO_UDP = 1, {Family.V4: 1, Family.V6: 4}, 5
 # A virtual machine may hand over UDP to be segmented since Linux 6.2.
 HANDED = [socket.IPPROTO_TCP, *([socket.IPPROTO_UDP] if KERNEL >= (6, 2) else [])]
 
-
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module", params=[Backend.LINKS], ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return request.param
+backend = one_of([Backend.LINKS])
 
 
 @pytest.fixture
@@ -101,10 +97,9 @@ def tap(node: LabNode) -> Iterator[tuple[int, bytes]]:
 @pytest.mark.parametrize("pod", ["research", "limited"], indirect=True)
 @pytest.mark.parametrize("family", Family)
 def test_tcp_each_way_is_counted_as_a_wire_carries_it(
-    world: World, node: LabNode, pod: Sandbox, wire: Wire, family: Family
+    node: LabNode, pod: Sandbox, wire: Wire, ends: Ends, family: Family
 ) -> None:
-    own, peer = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
-    stream(own, peer, 3_000_000, 2_000_000)
+    stream(*ends[family], 3_000_000, 2_000_000)
     assert_exact(node, pod, wire, IN, OUT)
 
 
@@ -125,38 +120,35 @@ def jumbo(world: World, node: LabNode, pod: Sandbox) -> Iterator[None]:
 
 @pytest.mark.parametrize("family", Family)
 def test_jumbo_frames_are_counted_as_a_wire_carries_them(
-    world: World, node: LabNode, pod: Sandbox, wire: Wire, family: Family
+    world: World, node: LabNode, pod: Sandbox, wire: Wire, ends: Ends, family: Family
 ) -> None:
-    own, peer = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
     with jumbo(world, node, pod):
-        stream(own, peer, 3_000_000, 2_000_000)
+        stream(*ends[family], 3_000_000, 2_000_000)
         assert_exact(node, pod, wire, IN, OUT)
         row = counted(node, pod)[OUT]
     assert 1 < row["wire"] / row["bytes"] < 1.01
 
 
 def test_totals_of_wires_go_on_after_the_agent_was_restarted_or_killed(
-    world: World, node: LabNode, pod: Sandbox, wire: Wire
+    node: LabNode, pod: Sandbox, wire: Wire, ends: Ends
 ) -> None:
-    own, peer = End(pod.netns, pod.address(V4)), End(world.internet, INTERNET[V4])
     for begin in (node.restart_after_kill, lambda: (node.stop_agent(), node.start_until_ready())):
-        stream(own, peer, 300_000, 200_000)
+        stream(*ends[V4], 300_000, 200_000)
         before = counted(node, pod)
         begin()
         assert counted(node, pod) == before
         node.kill_agent()
         # The kernel counts on meanwhile.
-        stream(own, peer, 300_000, 200_000)
+        stream(*ends[V4], 300_000, 200_000)
         node.start_until_ready()
         assert_exact(node, pod, wire, IN, OUT)
     assert not any(count for count, _ in gaps(node).values())
 
 
 def test_hours_and_the_page_have_what_wires_carried(
-    world: World, node: LabNode, pod: Sandbox, wire: Wire
+    node: LabNode, pod: Sandbox, wire: Wire, ends: Ends
 ) -> None:
-    own, peer = End(pod.netns, pod.address(V4)), End(world.internet, INTERNET[V4])
-    stream(own, peer, 300_000, 200_000)
+    stream(*ends[V4], 300_000, 200_000)
     carried, shown = wire.bytes(), counted(node, pod)
     rows = list(csv.DictReader(io.StringIO(shell(node, "usage --by pod -o csv"))))
     own_rows = {row["traffic"]: row for row in rows if row["pod"] == pod.pod.name}
@@ -173,7 +165,7 @@ def test_hours_and_the_page_have_what_wires_carried(
 
 
 def test_the_audit_against_uplinks_has_the_difference_by_its_causes(
-    world: World, node: LabNode, pod: Sandbox, wire: Wire
+    node: LabNode, pod: Sandbox, wire: Wire, ends: Ends
 ) -> None:
     def audited() -> dict[str, dict[str, int]]:
         return {
@@ -184,9 +176,8 @@ def test_the_audit_against_uplinks_has_the_difference_by_its_causes(
             for row in node.ask("audit")["uplinks"]
         }
 
-    own, peer = End(pod.netns, pod.address(V4)), End(world.internet, INTERNET[V4])
     before = audited()
-    stream(own, peer, 3_000_000, 2_000_000)
+    stream(*ends[V4], 3_000_000, 2_000_000)
     carried, shown, after = wire.bytes(), counted(node, pod), audited()
     for way, row in after.items():
         grown = {name: row[name] - before[way][name] for name in row}
@@ -200,11 +191,8 @@ def test_the_audit_against_uplinks_has_the_difference_by_its_causes(
 
 
 @pytest.mark.parametrize("backend", [Backend.NFTABLES, LEGACY], indirect=True, ids=str)
-def test_where_rules_count_there_are_no_wire_bytes(
-    world: World, node: LabNode, pod: Sandbox
-) -> None:
-    own, peer = End(pod.netns, pod.address(V4)), End(world.internet, INTERNET[V4])
-    stream(own, peer, 300_000, 200_000)
+def test_where_rules_count_there_are_no_wire_bytes(node: LabNode, pod: Sandbox, ends: Ends) -> None:
+    stream(*ends[V4], 300_000, 200_000)
     (row, *_) = [row for row in node.snapshot()["pods"] if row["pod"] == pod.pod.name]
     assert row["bytes"]
     assert not {"wire", "wire_unknown"} & row.keys()
@@ -219,10 +207,9 @@ def test_where_rules_count_there_are_no_wire_bytes(
 @pytest.mark.parametrize("family", Family)
 @pytest.mark.parametrize("size", [37, 1200])
 def test_udp_gso_each_way_is_counted_as_a_wire_carries_it(
-    world: World, node: LabNode, pod: Sandbox, wire: Wire, family: Family, size: int
+    node: LabNode, pod: Sandbox, wire: Wire, ends: Ends, family: Family, size: int
 ) -> None:
-    own, peer = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
-    in_parts(own, peer, size)
+    in_parts(*ends[family], size)
     assert_exact(node, pod, wire, IN, OUT)
 
 

@@ -21,6 +21,7 @@ from tests.kernel.common import (
     ROLES,
     USE_UP,
     NewPod,
+    counted,
     goes_on,
     on_small_disk,
     repaired_of,
@@ -55,22 +56,17 @@ def soon(condition: Callable[[], object]) -> None:
     """Wait for it, whether or not the agent can be asked yet."""
 
     def holds() -> object:
-        with suppress(NetmgrError, StopIteration):
+        with suppress(NetmgrError, KeyError):
             return condition()
         return False
 
     eventually(holds)
 
 
-def sent(node: LabNode, sandbox: Sandbox) -> int:
-    rows, key = node.snapshot()["pods"], (sandbox.pod.name, "internet-out")
-    return next(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == key)
-
-
 def send(world: World, node: LabNode, sandbox: Sandbox) -> None:
     """Have a fresh pod send to the internet, until its agent's books have all of it."""
     size = talk(world, sandbox, [100, 200, 300])
-    soon(lambda: sent(node, sandbox) == size)
+    soon(lambda: counted(node, sandbox.pod.name)["internet-out"] == size)
 
 
 def remove(path: Path) -> None:
@@ -101,7 +97,7 @@ def test_what_is_removed_is_made_again_and_nothing_is_lost(
 ) -> None:
     sandbox = new_pod()
     send(world, node, sandbox)
-    before = views(node), sent(node, sandbox)
+    before = views(node), counted(node, sandbox.pod.name)
     gaps = node.snapshot()["gaps"]
     for name in removed:
         known = repairs(node, "files")
@@ -113,7 +109,7 @@ def test_what_is_removed_is_made_again_and_nothing_is_lost(
     node.restart_after_kill()
     after = views(node)
     assert later.pod.name in after
-    assert ({name: after[name] for name in before[0]}, sent(node, sandbox)) == before
+    assert ({name: after[name] for name in before[0]}, counted(node, sandbox.pod.name)) == before
     assert (node.snapshot()["gaps"], node.snapshot()["state_rebuilds"]) == (gaps, 0)
     send(world, node, later)
 
@@ -135,13 +131,13 @@ def test_an_older_copy_is_set_aside_and_what_the_agent_knows_stays(
     node.start_until_ready()
     new = new_pod()
     send(world, node, new)
-    before = views(node), sent(node, new)
+    before = views(node), counted(node, new.pod.name)
     for name, copy in copies.items():
         Path(copy).replace(state / name)
     soon(lambda: all(list(state.glob(f"{name}.replaced-*")) for name in copies))
     soon(lambda: not node.runtime.status())
     node.restart_after_kill()
-    assert (views(node), sent(node, new)) == before
+    assert (views(node), counted(node, new.pod.name)) == before
     for sandbox in (old, new):
         node.runtime.check(sandbox)
     for path in state.glob("*.replaced-*"):

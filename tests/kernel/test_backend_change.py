@@ -19,6 +19,7 @@ from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from netmgr.rules.choose import FILE_NAME, ONE_TABLE
+from tests.kernel.common import grown
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import HEADERS, OUT, Spender, gaps
 from tests.lab.exchange import open_socket
@@ -30,8 +31,6 @@ from tests.waiting import PATIENCE
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
 OTHER = {Backend.NFTABLES: Backend.IPTABLES_LEGACY, Backend.IPTABLES_LEGACY: Backend.NFTABLES}
-
-
 WORLD = {"nodes": 1, "exporters": False}
 
 
@@ -40,26 +39,16 @@ def without_library_of(backend: Backend, directory: Path) -> dict[str, str]:
     if backend is Backend.NFTABLES:
         (directory / "libnftables.so.1").touch()
     else:
-        (directory / "iptc.py").write_text(
-            "raise ImportError('libip4tc is damaged')\n", encoding="ascii"
-        )
+        (directory / "iptc.py").write_text("raise ImportError('libip4tc is damaged')\n")
     source = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "LD_LIBRARY_PATH": str(directory), "PYTHONPATH": f"{directory}:{source}"}
 
 
 def rules(node: LabNode) -> str:
-    saved = [
-        inside(node.namespace, f"{program}-save")
-        for program in ("iptables-legacy", "ip6tables-legacy")
-    ]
+    saved = (inside(node.namespace, f"ip{six}tables-legacy-save") for six in ("", "6"))
     lines = [line for text in saved for line in text.splitlines() if line.startswith("-A")]
-    return "\n".join(
-        [
-            inside(node.namespace, "nft", "-s", "list", "ruleset"),
-            *lines,
-            inside(node.namespace, "ipset", "list", "-n"),
-        ]
-    )
+    nft = inside(node.namespace, "nft", "-s", "list", "ruleset")
+    return "\n".join([nft, *lines, inside(node.namespace, "ipset", "list", "-n")])
 
 
 def test_the_rules_stay_when_the_new_backend_cannot_be_used(
@@ -173,7 +162,7 @@ def assert_counted_once(
 def assert_losses_are_told(
     world: World, node: LabNode, spender: Spender, successor: Backend, *, is_gap: bool
 ) -> None:
-    counted, (known, known_seconds) = spender.counted(), gaps(node)["removed"]
+    counted, known = spender.counted(), gaps(node)["removed"]
     stream = Stream(world, spender)
     stream.start()
     began = time.monotonic()
@@ -186,8 +175,7 @@ def assert_losses_are_told(
         stream.over.set()
         stream.join()
     rate = stream.sent / (time.monotonic() - began)
-    times, seconds = gaps(node)["removed"]
-    times, seconds = times - known, seconds - known_seconds
+    times, seconds = grown(known, gaps(node)["removed"])
     lost = stream.sent - (spender.counted() - counted)
     sys.stdout.write(
         f"{successor}: {rate / 1000:.0f} packets/s, {lost} bytes lost, {times} gaps, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +59,12 @@ def file(path: Path) -> GrantFile:
     return GrantFile(path, (EVERYONE, RESEARCH))
 
 
+def throttled(node: LabNode) -> dict[tuple[str, str], float]:
+    """Seconds that pods of a namespace were held back by a budget, or would have been."""
+    rows = node.snapshot()["budgets"]["throttled"]
+    return {(row["namespace"], row["budget"]): row["seconds"] for row in rows}
+
+
 @contextmanager
 def to_internet(world: World, *pods: Sandbox) -> Iterator[list[list[Flow]]]:
     with ExitStack() as stack:
@@ -87,33 +93,47 @@ def has(node: LabNode, **rates: float) -> None:
     )
 
 
-def test_pods_of_all_namespaces_share_a_budget_by_pod(
-    world: World, node: LabNode, new_pod: NewPod, file: GrantFile
-) -> None:
-    pods = new_pod("a", "one"), new_pod("b", "two"), new_pod("c", "two")
-    file.grant({"everyone": 60, "research": 50})
-    has(node, everyone=60, research=50)
-    with to_internet(world, *pods) as groups:
-        assert attain(
-            lambda *rates: sum(rates) == pytest.approx(60, rel=0.05) and min(rates) >= 18, *groups
-        )
+SHARES = {
+    "pods of all namespaces share by pod": (
+        (("a", "one"), ("b", "two"), ("c", "two")),
+        {"everyone": 60, "research": 50},
+        lambda *rates: sum(rates) == pytest.approx(60, rel=0.05) and min(rates) >= 18,
+    ),
+    "a nested budget leaves the others their part": (
+        (("a", "research-1"), ("b", "research-2"), ("c", "other")),
+        {"everyone": 60, "research": 10},
+        lambda first, second, other: (
+            first + second == pytest.approx(10, rel=0.05)
+            and min(first, second) >= 4
+            and other == pytest.approx(50, rel=0.05)
+        ),
+    ),
+    "a pod's own limit is kept": (
+        (("limited", "one"), ("free", "one")),
+        {"everyone": 30, "research": 10},
+        lambda own, other: (
+            own == pytest.approx(5, rel=0.05) and other == pytest.approx(25, rel=0.05)
+        ),
+    ),
+}
+"""Pods, rates that are granted, and what each pod gets."""
 
 
-def test_a_nested_budget_is_kept_and_leaves_the_others_their_part(
-    world: World, node: LabNode, new_pod: NewPod, file: GrantFile
+@pytest.mark.parametrize(("pods", "rates", "expected"), SHARES.values(), ids=SHARES)
+def test_a_budget_is_kept_and_shared(
+    world: World,
+    node: LabNode,
+    new_pod: NewPod,
+    file: GrantFile,
+    pods: Sequence[tuple[str, str]],
+    rates: dict[str, float],
+    expected: Callable[..., bool],
 ) -> None:
-    pods = new_pod("a", "research-1"), new_pod("b", "research-2"), new_pod("c", "other")
-    file.grant({"everyone": 60, "research": 10})
-    has(node, everyone=60, research=10)
-    with to_internet(world, *pods) as groups:
-        assert attain(
-            lambda one, two, other: (
-                one + two == pytest.approx(10, rel=0.05)
-                and min(one, two) >= 4
-                and other == pytest.approx(50, rel=0.05)
-            ),
-            *groups,
-        )
+    sandboxes = [new_pod(*pod) for pod in pods]
+    file.grant(rates)
+    has(node, **rates)
+    with to_internet(world, *sandboxes) as groups:
+        assert attain(expected, *groups)
 
 
 def test_the_kernel_takes_as_many_nested_budgets_as_a_document_may_have(
@@ -127,21 +147,6 @@ def test_the_kernel_takes_as_many_nested_budgets_as_a_document_may_have(
     assert "limits" not in node.problems().get("AgentNotReady", "")
     listed = shown(node, "tc", "class", "show", "dev", "netmgr-out")
     assert all(f"ceil {90 - number}Mbit" in listed for number in range(MOST_NESTED))
-
-
-def test_a_pods_own_limit_is_kept_within_a_budget(
-    world: World, node: LabNode, new_pod: NewPod, file: GrantFile
-) -> None:
-    pods = new_pod("limited", "one"), new_pod("free", "one")
-    file.grant({"everyone": 30, "research": 10})
-    has(node, everyone=30, research=10)
-    with to_internet(world, *pods) as groups:
-        assert attain(
-            lambda own, other: (
-                own == pytest.approx(5, rel=0.05) and other == pytest.approx(25, rel=0.05)
-            ),
-            *groups,
-        )
 
 
 def test_a_rate_changes_while_pods_send_and_no_class_is_made_anew(
@@ -227,24 +232,19 @@ def test_a_dry_run_holds_back_nobody_and_tells_whom_it_would(
     file.enforce = False
     pod, quiet = new_pod("a", "research-1"), new_pod("b", "quiet")
     file.grant({"everyone": 900, "research": 10})
-
-    def would_be_throttled() -> dict[tuple[str, str], float]:
-        throttled = node.snapshot()["budgets"]["throttled"]
-        return {(one["namespace"], one["budget"]): one["seconds"] for one in throttled}
-
     eventually(lambda: not node.snapshot()["budgets"]["enforced"], "not read")
-    before = would_be_throttled().get(("research-1", "research"), 0)
+    before = throttled(node).get(("research-1", "research"), 0)
     with to_internet(world, pod) as groups:
         assert attain(lambda unlimited: unlimited > 100, *groups)
         assert run(node, "tc", "class", "show", "dev", "netmgr-out").stdout == ""
         assert attain(
-            lambda _: would_be_throttled().get(("research-1", "research"), 0) > before, *groups
+            lambda _: throttled(node).get(("research-1", "research"), 0) > before, *groups
         )
         use = node.ask("budgets")["uses"]["research"]
         assert use["held"] == 10 * MEGABIT
         assert use["rate"] > 50 * MEGABIT
         assert use["waiting"] == 1
-    assert ("quiet", "everyone") not in would_be_throttled()
+    assert ("quiet", "everyone") not in throttled(node)
     assert node.ask("explain", address=str(quiet.address(Family.V4)))["budgets"] != []
 
 
@@ -270,12 +270,9 @@ def test_who_is_held_back_and_who_is_free_is_told(
 
         # Pods that wait are those of the last seconds.
         assert any(attain(is_told, *groups) for _ in range(4)), node.ask("budgets")
-    throttled = {
-        (one["namespace"], one["budget"]): one["seconds"]
-        for one in node.snapshot()["budgets"]["throttled"]
-    }
-    assert throttled["research-1", "research"] > 1
-    assert ("one", "everyone") not in throttled
+    seconds = throttled(node)
+    assert seconds["research-1", "research"] > 1
+    assert ("one", "everyone") not in seconds
     (told, *_) = [
         line
         for line in node.ask("explain", address=str(pods[0].address(Family.V4)))["budgets"]

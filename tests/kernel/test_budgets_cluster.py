@@ -16,12 +16,7 @@ from tests.kernel.budgeted import BudgetedCluster, Downloads
 from tests.kernel.flows import MEGABIT
 from tests.waiting import eventually
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.alone,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LIMIT = 80 * MEGABIT
 BATCH, QUOTA = 40 * MEGABIT, 120_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ from tests.wall_clock import WallClock
 pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 NewExchange = Callable[..., Exchange]
+NewAllowance = Callable[[int], Exchange]
 PER_DAY = 10**12
 
 
@@ -67,8 +69,7 @@ def exchange(world: World) -> Iterator[NewExchange]:
 @pytest.fixture
 def file(path: Path, request: pytest.FixtureRequest) -> GrantFile:
     # Another name is another quota, which begins anew.
-    names = request.node.name.translate({ord(letter): "-" for letter in "_[]"}).strip("-")[-40:]
-    name = names.strip("-")
+    name = re.sub(r"[_[\]]", "-", request.node.name).strip("-")[-40:].strip("-")
     return GrantFile(path, (budget(name, f"{name}-*", per_day=PER_DAY),))
 
 
@@ -81,6 +82,17 @@ def allow(node: LabNode, file: GrantFile, allowance: int, *, is_had: bool = True
         lambda: (use := uses(node, file)) and (use["allowance"] == allowance) is is_had,
         f"not allowed: {allowance}",
     )
+
+
+@pytest.fixture
+def allowed(node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile) -> NewAllowance:
+    """What a pod of the budget exchanges, with so many bytes at first."""
+
+    def begin(allowance: int) -> Exchange:
+        allow(node, file, allowance)
+        return exchange(new_pod("a", f"{file.budgets[0].name}-1"))
+
+    return begin
 
 
 def uses(node: LabNode, file: GrantFile) -> dict[str, int]:
@@ -102,102 +114,88 @@ def test_pods_of_several_namespaces_have_one_allowance_to_the_packet(
 
 
 def test_an_allowance_is_raised_and_lowered_in_place(
-    node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile
+    node: LabNode, allowed: NewAllowance, file: GrantFile
 ) -> None:
-    name = file.budgets[0].name
-    allow(node, file, MEGABYTE)
-    found = exchange(new_pod("a", f"{name}-1"))
-    assert found.exhaust() == MEGABYTE
+    pod = allowed(MEGABYTE)
+    assert pod.exhaust() == MEGABYTE
     allow(node, file, 3 * MEGABYTE)
-    assert found.send(MEGABYTE) == MEGABYTE
+    assert pod.send(MEGABYTE) == MEGABYTE
     # What has passed cannot be taken back; what has not can.
     allow(node, file, 2 * MEGABYTE + 500_000)
-    assert found.exhaust() == 500_000
+    assert pod.exhaust() == 500_000
     assert uses(node, file)["bytes"] == 2 * MEGABYTE + 500_000
 
 
 @pytest.mark.slow
 def test_an_allowance_below_what_passed_stays_as_much_and_is_told_so(
-    node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile
+    node: LabNode, allowed: NewAllowance, file: GrantFile
 ) -> None:
-    name = file.budgets[0].name
-    allow(node, file, 3 * MEGABYTE)
-    found = exchange(new_pod("a", f"{name}-1"))
-    assert found.send(2 * MEGABYTE) == 2 * MEGABYTE
+    pod = allowed(3 * MEGABYTE)
+    assert pod.send(2 * MEGABYTE) == 2 * MEGABYTE
     allow(node, file, MEGABYTE, is_had=False)
     eventually(lambda: uses(node, file)["allowance"] == 2 * MEGABYTE, "not told")
-    assert found.exhaust() == 0
+    assert pod.exhaust() == 0
     # A later one begins with what passed.
     allow(node, file, 2 * MEGABYTE + 300_000)
-    assert found.exhaust() == 300_000
+    assert pod.exhaust() == 300_000
 
 
 @pytest.mark.parametrize(
     "after",
-    [
-        MEGABYTE,
-        *(pytest.param(size, marks=pytest.mark.slow) for size in (2 * MEGABYTE, 700_000)),
-    ],
+    [MEGABYTE, *(pytest.param(size, marks=pytest.mark.slow) for size in (2 * MEGABYTE, 700_000))],
 )
 def test_no_allowance_is_exceeded_by_an_agent_that_was_killed(
-    node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile, after: int
+    node: LabNode, allowed: NewAllowance, file: GrantFile, after: int
 ) -> None:
     """It may find another one than the kernel has."""
-    name = file.budgets[0].name
-    allow(node, file, MEGABYTE)
-    found = exchange(new_pod("a", f"{name}-1"))
-    assert found.send(600_000) == 600_000
+    name, pod = file.budgets[0].name, allowed(MEGABYTE)
+    assert pod.send(600_000) == 600_000
     node.kill_agent()
-    assert found.send(50_000) == 50_000
+    assert pod.send(50_000) == 50_000
     file.allowances[name] = after
     file.grant({name: 900})
     node.start_until_ready()
-    assert found.exhaust() == after - 650_000
+    assert pod.exhaust() == after - 650_000
     node.restart_after_kill()
-    assert found.send(MEGABYTE) == 0
+    assert pod.send(MEGABYTE) == 0
     assert uses(node, file)["bytes"] == uses(node, file)["allowance"] == after
 
 
 @pytest.mark.slow
 def test_while_no_agent_runs_no_more_than_the_allowance_passes(
-    node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile
+    node: LabNode, allowed: NewAllowance
 ) -> None:
-    name = file.budgets[0].name
-    allow(node, file, MEGABYTE)
-    found = exchange(new_pod("a", f"{name}-1"))
+    pod = allowed(MEGABYTE)
     node.kill_agent()
-    assert found.send(2 * MEGABYTE) == MEGABYTE
+    assert pod.send(2 * MEGABYTE) == MEGABYTE
     node.start_until_ready()
-    assert found.send(MEGABYTE) == 0
+    assert pod.send(MEGABYTE) == 0
 
 
 @pytest.mark.slow
 def test_what_is_beyond_an_allowance_passes_slowly_if_the_budget_says_so(
-    node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile
+    allowed: NewAllowance, file: GrantFile
 ) -> None:
     (one,) = file.budgets
     file.budgets = (replace(one, slow=10_000_000),)
-    allow(node, file, MEGABYTE)
-    found = exchange(new_pod("a", f"{one.name}-1"))
-    assert found.send(MEGABYTE) == MEGABYTE
+    pod = allowed(MEGABYTE)
+    assert pod.send(MEGABYTE) == MEGABYTE
     began = time.monotonic()
-    passed = found.send(4 * MEGABYTE, seconds=1)
+    passed = pod.send(4 * MEGABYTE, seconds=1)
     # 9 of 10 Mbit/s: a node's part of the rate of all nodes, as of the budget. And a burst.
     assert 0 < passed <= 9_000_000 / 8 * 1.05 * (time.monotonic() - began) + 70_000
 
 
 def test_the_next_day_begins_when_the_server_says_so(
-    node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile
+    node: LabNode, allowed: NewAllowance, file: GrantFile
 ) -> None:
-    name = file.budgets[0].name
     file.day = int(time.time()) // DAY + 1
-    allow(node, file, MEGABYTE)
-    found = exchange(new_pod("a", f"{name}-1"))
-    assert found.exhaust() == MEGABYTE
+    pod = allowed(MEGABYTE)
+    assert pod.exhaust() == MEGABYTE
     file.day += 1
     allow(node, file, 700_000)
     eventually(lambda: uses(node, file)["day"] == file.day, "not begun")
     # By the node's clock it has not begun: the ledger has it all for the day before.
-    assert found.exhaust() == 700_000
+    assert pod.exhaust() == 700_000
     time.sleep(SETTLED)
-    assert found.send(MEGABYTE) == 0
+    assert pod.send(MEGABYTE) == 0

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from netmgr import programs
-from netmgr.kernel import conntrack, netns
+from netmgr.kernel import conntrack
 from netmgr.prefixes import Address
+from tests.kernel.common import own_network
 from tests.kernel.usable import wait_until_usable
-from tests.lab import named_netns
+from tests.lab import wiring
 
 pytestmark = pytest.mark.root
 
@@ -33,23 +32,13 @@ def _inside() -> Iterator[None]:
     """The test's thread in a namespace of its own, where all of NAMED are local and connections are
     tracked.
     """
-    path = Path(f"/run/netns/conntrack-{os.getpid()}")
-    named_netns.create(path)
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with netns.entered(descriptor):
-            commands = [
-                "link set lo up",
-                *(f"address add {a.prefix} dev lo" for a in sorted(NAMED)),
-            ]
-            for command in commands:
-                assert programs.run(["ip", *command.split()]).returncode == 0
-            assert programs.run(["nft", "-f", "-"], stdin=TRACKING).returncode == 0
-            wait_until_usable()
-            yield
-    finally:
-        os.close(descriptor)
-        named_netns.delete(path)
+    commands = ["link set lo up", *(f"address add {a.prefix} dev lo" for a in sorted(NAMED))]
+    with own_network("conntrack") as path, wiring.inside(path):
+        for command in commands:
+            assert programs.run(["ip", *command.split()]).returncode == 0
+        assert programs.run(["nft", "-f", "-"], stdin=TRACKING).returncode == 0
+        wait_until_usable()
+        yield
 
 
 def connect(family: socket.AddressFamily, source: str, target: str) -> None:

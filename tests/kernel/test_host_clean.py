@@ -112,6 +112,13 @@ def clean(
     return subprocess.run(entered, check=False, capture_output=True, text=True)
 
 
+def assert_cleaned(node: LabNode, before: dict[str, list[str]], *options: str) -> str:
+    done = clean(node, *options)
+    assert done.returncode == 0, done.stderr
+    assert not drift(before, everything(node))
+    return done.stdout
+
+
 def capabilities() -> list[str]:
     """Those that the manifests give this command."""
     (uninstall,) = [item for item in build(UNINSTALL) if item["kind"] == "DaemonSet"]
@@ -131,9 +138,7 @@ def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(
     agent_was_there(node)
     former = Backend.NFTABLES if backend is not Backend.NFTABLES else Backend.IPTABLES_LEGACY
     (node.directory / "state" / FILE_NAME).write_text(f"{former}\n")
-    done = clean(node)
-    assert done.returncode == 0, done.stderr
-    assert not drift(before, everything(node))
+    assert_cleaned(node, before)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +151,8 @@ def test_what_others_have_of_another_variant_keeps_nothing_of_ours(world: World)
     run(node, "nft add rule ip mangle FORWARD ct state { new, related } drop")
     before = everything(node)
     agent_was_there(node)
-    done = clean(node)
-    assert done.returncode == 0, done.stderr
-    assert "iptables-nft, which the agent did not use last, was not looked into: " in done.stdout
-    assert not drift(before, everything(node))
+    said = assert_cleaned(node, before)
+    assert "iptables-nft, which the agent did not use last, was not looked into: " in said
 
 
 def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
@@ -179,12 +182,7 @@ def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
     refused = clean(node)
     assert refused.returncode == 1
     assert "1 pods still have their network from netmgr (research/pod-1" in refused.stderr
-    done = clean(node, "--with-pods")
-    assert done.returncode == 0, done.stderr
-    assert "of a pod was removed" in done.stdout
-    assert not drift(before, everything(node))
+    assert "of a pod was removed" in assert_cleaned(node, before, "--with-pods")
     assert not (node.directory / "state").exists()
     assert not node.run_dir.exists()
-    again = clean(node)
-    assert again.returncode == 0, again.stderr
-    assert not drift(before, everything(node))
+    assert_cleaned(node, before)
