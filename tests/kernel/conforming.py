@@ -97,6 +97,16 @@ class Caller:
             lambda: self.execute(variables, stdin),
         )
 
+    def add(self, pod, keys=None, **changes):
+        """The result of an ADD, which must succeed."""
+        answer = self.call("ADD", pod, keys=keys, **changes)
+        assert answer.exit_code == 0, answer.body
+        return answer.body
+
+    def check(self, pod, result, version="1.0.0", **changes):
+        """What CHECK says of a pod whose ADD had this result."""
+        return self.call("CHECK", pod, version, {"prevResult": result}, **changes)
+
     @contextmanager
     def begun(self, command, pod, **changes):
         """A request whose plugin runs and waits for its configuration: call what is yielded to hand

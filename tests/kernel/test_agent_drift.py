@@ -91,26 +91,25 @@ def world(backend: Backend) -> Iterator[Joined]:
         yield made
 
 
+def routes(world: Joined) -> str:
+    return world.run("ip", "route") + world.run("ip", "-6", "route")
+
+
 def foreign(world: Joined) -> list[str]:
     """Everything in the machine's kernel that is not netmgr's, with the packets it counted."""
     nft = [
         world.run("nft", "-a", "list", "table", *name.split())
         for name in ("inet foreign", "ip netmgr-not-quite")
     ]
-    rules = [
+    saved = world.run("iptables-legacy-save") + world.run("ip6tables-legacy-save")
+    kept = [
         line
-        for save in ("iptables", "ip6tables")
-        for line in world.run(f"{save}-legacy-save").splitlines()
+        for line in saved.splitlines()
+        if "FOREIGN" in line or ("-A" in line and "NETMGR-" not in line)
+        if "iptables-exporter" not in line
     ]
-    kept = [line for line in rules if "FOREIGN" in line or ("-A" in line and "NETMGR-" not in line)]
-    kept = [line for line in kept if "iptables-exporter" not in line]
-    routes = world.run("ip", "route").splitlines() + world.run("ip", "-6", "route").splitlines()
-    return [
-        *nft,
-        *kept,
-        world.run("ipset", "list", "foreign"),
-        *(line for line in routes if "proto 110" not in line),
-    ]
+    others = [line for line in routes(world).splitlines() if "proto 110" not in line]
+    return [*nft, *kept, world.run("ipset", "list", "foreign"), *others]
 
 
 @pytest.mark.slow
@@ -151,20 +150,14 @@ def router(sites: Joined) -> Iterator[Joined]:
     sites.stop()
 
 
-def routes(world: Joined) -> str:
-    return world.run("ip", "route") + world.run("ip", "-6", "route")
-
-
 def test_a_hub_router_forwards_as_soon_as_it_is_ready(router: Joined) -> None:
     for family in Family:
         seen = router.send("researcher", "a", family, seconds=PATIENCE)
         assert seen == str(own("researcher", family))
     snapshot = router.agent.snapshot()
-    assert {item["reason"]: item["count"] for item in snapshot["drift_repaired"]}.keys() >= {
-        "rules",
-        "routes",
-    }
-    assert not any(item["count"] for item in snapshot["drift_repaired"])
+    repaired = {item["reason"]: item["count"] for item in snapshot["drift_repaired"]}
+    assert repaired.keys() >= {"rules", "routes"}
+    assert not any(repaired.values())
     assert (snapshot["role"], snapshot["pool"], snapshot["pods"]) == ("hub-router", [], [])
 
 

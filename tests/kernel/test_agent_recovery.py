@@ -14,7 +14,6 @@ from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.common import (
     END,
-    ONLY_NFTABLES,
     UNCHANGEABLE,
     NewPod,
     agent_kept_from_tables,
@@ -26,6 +25,7 @@ from tests.kernel.common import (
     talk,
     views,
 )
+from tests.kernel.conftest import EITHER_BACKEND, one_of
 from tests.kernel.namespaces import host_link, inside
 from tests.lab import named_netns
 from tests.lab.errors import LabError
@@ -37,6 +37,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.root
 
 WORLD = {"nodes": 1, "settings": {"reconcile_seconds": 0.5}, "exporters": False}
+backend = one_of([Backend.NFTABLES])
 
 
 def reaches_internet(world: World, sandbox: Sandbox) -> bool:
@@ -57,7 +58,6 @@ def wait_until_sound(node: LabNode, sandbox: Sandbox) -> None:
     eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
 
 
-@ONLY_NFTABLES
 def test_a_corrupt_state_file_is_kept_and_the_pods_keep_their_addresses(
     node: LabNode, new_pod: NewPod
 ) -> None:
@@ -78,7 +78,6 @@ def test_a_corrupt_state_file_is_kept_and_the_pods_keep_their_addresses(
     assert not set(other.addresses) & set(sandbox.addresses)
 
 
-@ONLY_NFTABLES
 def test_a_lost_route_is_put_back_and_reported(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
@@ -99,7 +98,6 @@ def test_a_lost_route_is_put_back_and_reported(
     assert reaches_internet(world, sandbox)
 
 
-@ONLY_NFTABLES
 def test_a_lowered_link_is_raised_again(world: World, node: LabNode, new_pod: NewPod) -> None:
     sandbox = new_pod()
     inside(node.namespace, "ip", "link", "set", host_link(node, sandbox), "down")
@@ -118,7 +116,6 @@ def rename(node: LabNode, link: str, *more: str) -> None:
         inside(node.namespace, "ip", "link", "set", "stolen0", "up")
 
 
-@ONLY_NFTABLES
 @END
 @pytest.mark.parametrize("name", ["renamed", "renamed-" + "n" * 240], ids=["short", "long"])
 def test_a_renamed_link_gets_its_name_back(
@@ -144,7 +141,6 @@ def test_a_renamed_link_gets_its_name_back(
         node.runtime.delete(sandbox)
 
 
-@ONLY_NFTABLES
 def test_a_renamed_link_whose_name_is_taken_is_reported_and_its_pod_keeps_its_addresses(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
@@ -172,7 +168,6 @@ def test_a_renamed_link_whose_name_is_taken_is_reported_and_its_pod_keeps_its_ad
     eventually(lambda: not node.snapshot()["wiring_faults"])
 
 
-@ONLY_NFTABLES
 def test_a_renamed_link_goes_with_its_pod(node: LabNode, new_pod: NewPod) -> None:
     sandbox = new_pod()
     link = host_link(node, sandbox)
@@ -184,7 +179,6 @@ def test_a_renamed_link_goes_with_its_pod(node: LabNode, new_pod: NewPod) -> Non
     assert "stolen0" not in inside(node.namespace, "ip", "link")
 
 
-@ONLY_NFTABLES
 def test_an_address_on_a_pods_link_is_removed_and_the_pod_keeps_its_routes(
     node: LabNode, new_pod: NewPod
 ) -> None:
@@ -198,6 +192,7 @@ def test_an_address_on_a_pods_link_is_removed_and_the_pod_keeps_its_routes(
     eventually(lambda: repairs(node, "wiring") > repaired)
 
 
+@EITHER_BACKEND
 def test_an_add_right_after_another_program_flushed_everything_succeeds(
     world: World, node: LabNode, new_pod: NewPod, backend: Backend, tmp_path: Path
 ) -> None:
@@ -212,6 +207,7 @@ def test_an_add_right_after_another_program_flushed_everything_succeeds(
     assert gap_counts(node)["removed"] > 0
 
 
+@EITHER_BACKEND
 def test_status_says_that_running_pods_suffer_while_the_rules_cannot_be_put_back(
     node: LabNode, backend: Backend
 ) -> None:
@@ -221,7 +217,6 @@ def test_status_says_that_running_pods_suffer_while_the_rules_cannot_be_put_back
     eventually(lambda: not node.runtime.status())
 
 
-@ONLY_NFTABLES
 def test_a_stray_route_of_ours_is_removed_and_others_routes_stay(node: LabNode) -> None:
     inside(node.namespace, "ip", "route", "add", "198.51.100.7/32", "dev", "lo", "proto", "110")
     inside(node.namespace, "ip", "route", "add", "198.51.100.8/32", "dev", "lo", "proto", "111")
@@ -230,7 +225,6 @@ def test_a_stray_route_of_ours_is_removed_and_others_routes_stay(node: LabNode) 
     inside(node.namespace, "ip", "route", "del", "198.51.100.8/32")
 
 
-@ONLY_NFTABLES
 def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(
     node: LabNode, new_pod: NewPod
 ) -> None:
@@ -244,7 +238,6 @@ def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(
     eventually(lambda: 'why="its sandbox is gone"' in log.read_text())
 
 
-@ONLY_NFTABLES
 def test_a_reboot_ends_the_attachments_and_keeps_the_totals(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
@@ -263,7 +256,6 @@ def test_a_reboot_ends_the_attachments_and_keeps_the_totals(
     assert new_pod().addresses != sandbox.addresses
 
 
-@ONLY_NFTABLES
 def test_the_mtu_of_pods_follows_the_uplink(node: LabNode) -> None:
     def is_followed(mtu: int) -> bool:
         sandbox = node.add(f"mtu-{time.monotonic_ns()}")

@@ -33,15 +33,6 @@ def pod(cni: Caller) -> Iterator[Pod]:
         yield made
 
 
-def add(
-    cni: Caller, pod: Pod, keys: dict[str, Any] | None = None, **changes: str
-) -> dict[str, Any]:
-    answer = cni.call("ADD", pod, keys=keys, **changes)
-    assert answer.exit_code == 0, answer.body
-    assert answer.body is not None
-    return answer.body
-
-
 def tuned(cni: Caller, pod: Pod, result: dict[str, Any], **keys: object) -> dict[str, Any]:
     """What comes of the chain's second plugin, Debian's `tuning`."""
     changed: dict[str, Any] = debians("tuning", cni, "ADD", pod, prevResult=result, **keys)
@@ -92,10 +83,10 @@ def is_followed(cni: Caller, pod: Pod, result: dict[str, Any], ifname: str = "et
 def test_a_chain_with_tuning_gives_a_pod_that_works_without_anybody_asking(
     cni: Caller, pod: Pod, tmp_path: Path
 ) -> None:
-    result = tuned(cni, pod, add(cni, pod), mac=MAC, dataDir=str(tmp_path))
+    result = tuned(cni, pod, cni.add(pod), mac=MAC, dataDir=str(tmp_path))
     assert result["interfaces"][1]["mac"] == MAC
     assert_followed(cni, pod, result)
-    assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
+    assert cni.check(pod, result).exit_code == 0
     for number in range(10):
         change_mac(pod, f"02:00:00:00:0b:{number:02x}")
     assert_followed(cni, pod, result)
@@ -104,7 +95,7 @@ def test_a_chain_with_tuning_gives_a_pod_that_works_without_anybody_asking(
 def test_a_link_that_is_down_for_long_while_its_mac_changes_is_followed(
     cni: Caller, pod: Pod
 ) -> None:
-    result = add(cni, pod)
+    result = cni.add(pod)
     inside(pod.netns, "ip", "link", "set", "eth0", "down")
     change_mac(pod)
     # So long that the agent has looked meanwhile.
@@ -114,14 +105,14 @@ def test_a_link_that_is_down_for_long_while_its_mac_changes_is_followed(
 
 
 def test_what_a_sandbox_removes_of_its_gateways_comes_back(cni: Caller, pod: Pod) -> None:
-    result = add(cni, pod)
+    result = cni.add(pod)
     inside(pod.netns, "ip", "neigh", "del", "169.254.1.1", "dev", "eth0")
     inside(pod.netns, "ip", "-6", "neigh", "del", "fe80::1", "dev", "eth0")
     assert_followed(cni, pod, result)
 
 
 def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod) -> None:
-    result = add(cni, pod)
+    result = cni.add(pod)
     cni.node.kill_agent()
     change_mac(pod)
     cni.node.start_until_ready()
@@ -129,7 +120,7 @@ def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod
 
 
 def test_a_pod_that_changes_its_mac_all_the_time_has_a_line_a_minute(cni: Caller, pod: Pod) -> None:
-    result = add(cni, pod)
+    result = cni.add(pod)
     log = cni.node.directory / "agent.log"
     before, began = len(log.read_text()), time.monotonic()
     for number in range(10):
@@ -147,12 +138,12 @@ def test_a_pod_that_changes_its_mac_all_the_time_has_a_line_a_minute(cni: Caller
 
 
 def test_a_chain_that_switches_ipv6_off_leaves_ipv4(cni: Caller, pod: Pod, tmp_path: Path) -> None:
-    first = add(cni, pod)
+    first = cni.add(pod)
     off = {"net.ipv6.conf.all.disable_ipv6": "1"}
     result = tuned(cni, pod, first, mac=MAC, sysctl=off, dataDir=str(tmp_path))
     only = result | {"ips": [each for each in first["ips"] if ":" not in each["address"]]}
     eventually(lambda: talks(cni, pod, only))
-    assert cni.call("CHECK", pod, keys={"prevResult": result}).code == 104
+    assert cni.check(pod, result).code == 104
     # An agent that looked while IPv6 was switched off may have failed: the next one does not.
     cni.node.kill_agent()
     log = cni.node.directory / "agent.log"
@@ -170,9 +161,9 @@ def test_a_chain_that_switches_ipv6_off_leaves_ipv4(cni: Caller, pod: Pod, tmp_p
 def test_an_add_that_comes_again_finds_the_pod_as_it_is(
     cni: Caller, pod: Pod, tmp_path: Path
 ) -> None:
-    first = add(cni, pod)
+    first = cni.add(pod)
     result = tuned(cni, pod, first, mac=MAC, dataDir=str(tmp_path))
-    again = add(cni, pod)
+    again = cni.add(pod)
     assert addresses(again) == addresses(first)
     assert again["interfaces"][1]["mac"] == MAC
     assert talks(cni, pod, result)
@@ -191,23 +182,23 @@ def test_a_pod_has_the_mac_that_its_runtime_asks_for(
     cni: Caller, pod: Pod, keys: dict[str, Any], arguments: str
 ) -> None:
     asked = {"CNI_ARGS": pod.variables["CNI_ARGS"] + arguments}
-    result = add(cni, pod, keys, **asked)
+    result = cni.add(pod, keys, **asked)
     assert result["interfaces"][1]["mac"] == MAC
     assert f"link/ether {MAC}" in inside(pod.netns, "ip", "link", "show", "eth0")
     assert talks(cni, pod, result)
-    assert add(cni, pod, keys, **asked) == result
-    assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
+    assert cni.add(pod, keys, **asked) == result
+    assert cni.check(pod, result).exit_code == 0
 
 
 def test_an_add_that_comes_again_and_asks_for_another_mac_gets_it(cni: Caller, pod: Pod) -> None:
-    add(cni, pod)
-    result = add(cni, pod, {"runtimeConfig": {"mac": MAC}})
+    cni.add(pod)
+    result = cni.add(pod, {"runtimeConfig": {"mac": MAC}})
     assert result["interfaces"][1]["mac"] == MAC
     assert talks(cni, pod, result)
 
 
 def test_a_further_interface_is_followed_as_well(cni: Caller, pod: Pod) -> None:
-    first, second = add(cni, pod), add(cni, pod, CNI_IFNAME="net1")
+    first, second = cni.add(pod), cni.add(pod, CNI_IFNAME="net1")
     change_mac(pod, ifname="net1")
     assert_followed(cni, pod, second, "net1")
     assert talks(cni, pod, first)
@@ -215,7 +206,7 @@ def test_a_further_interface_is_followed_as_well(cni: Caller, pod: Pod) -> None:
 
 
 def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: Pod) -> None:
-    add(cni, pod)
+    cni.add(pod)
     loop = (
         "while :; do ip link set eth0 address 02:00:00:00:0c:01; ip link set eth0 address "
         "02:00:00:00:0c:02; done"
@@ -223,7 +214,7 @@ def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: P
     with cni.sandbox() as other:
         noise = subprocess.Popen(["nsenter", f"--net={pod.netns}", "sh", "-c", loop])
         try:
-            result = add(cni, other)
+            result = cni.add(other)
             change_mac(other)
             assert_followed(cni, other, result)
         finally:
@@ -234,7 +225,7 @@ def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: P
 def test_a_change_that_the_kernel_had_no_room_to_report_is_found(
     cni: Caller, pod: Pod, tmp_path: Path
 ) -> None:
-    add(cni, pod)
+    cni.add(pod)
     entry = "169.254.1.1 dev eth0"
     lost = f"neigh replace {entry} lladdr 02:00:00:00:0d:01 nud permanent\nneigh del {entry}\n"
     commands = tmp_path / "commands"
@@ -242,7 +233,7 @@ def test_a_change_that_the_kernel_had_no_room_to_report_is_found(
     agent = cni.node.agent_pid()
     assert agent is not None
     with cni.sandbox() as other:
-        result = add(cni, other)
+        result = cni.add(other)
         os.kill(agent, signal.SIGSTOP)
         try:
             inside(pod.netns, "ip", "-batch", str(commands))

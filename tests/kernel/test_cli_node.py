@@ -12,7 +12,8 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.common import ONLY_NFTABLES, NewPod, kernel_state, netmgr, talk
+from tests.kernel.common import NewPod, kernel_state, netmgr, talk
+from tests.kernel.conftest import EITHER_BACKEND, one_of
 from tests.lab.nodes import LabNode
 from tests.lab.world import World
 from tests.waiting import PATIENCE
@@ -20,6 +21,7 @@ from tests.waiting import PATIENCE
 pytestmark = pytest.mark.root
 
 WORLD = {"nodes": 1, "exporters": False}
+backend = one_of([Backend.NFTABLES])
 
 
 def answer(node: LabNode, *arguments: str) -> str:
@@ -28,7 +30,6 @@ def answer(node: LabNode, *arguments: str) -> str:
     return done.stdout
 
 
-@ONLY_NFTABLES
 def test_status_and_pods_show_readiness_addresses_and_traffic(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
@@ -51,7 +52,6 @@ def test_status_and_pods_show_readiness_addresses_and_traffic(
     assert sandbox.container_id in {item["container_id"] for item in document["attachments"]}
 
 
-@ONLY_NFTABLES
 def test_explain_names_the_key_of_the_document(node: LabNode, new_pod: NewPod) -> None:
     sandbox = new_pod()
     address = str(sandbox.address(Family.V4))
@@ -107,6 +107,7 @@ def bundle(node: LabNode, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@EITHER_BACKEND
 def test_it_has_everything_and_changes_nothing(
     world: World, node: LabNode, new_pod: NewPod, backend: Backend
 ) -> None:
@@ -131,7 +132,6 @@ def test_it_has_everything_and_changes_nothing(
 
 
 @pytest.mark.slow
-@ONLY_NFTABLES
 def test_redacted_it_names_no_pod_not_even_one_that_is_gone(node: LabNode, new_pod: NewPod) -> None:
     gone, there = node.add("secret-gone", "secret-team"), new_pod()
     node.runtime.delete(gone)
@@ -147,7 +147,6 @@ def test_redacted_it_names_no_pod_not_even_one_that_is_gone(node: LabNode, new_p
 
 
 @pytest.mark.slow
-@ONLY_NFTABLES
 def test_without_an_agent_the_rest_is_there_and_says_why(node: LabNode) -> None:
     node.kill_agent()
     parts = bundle(node)

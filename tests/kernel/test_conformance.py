@@ -21,10 +21,9 @@ def pod(cni):
 
 
 def added(cni, pod, version="1.0.0", **keys):
-    answer = cni.call("ADD", pod, version, keys)
-    assert answer.exit_code == 0, answer.body
-    cni_shapes.success(answer.body, version)
-    return answer.body
+    result = cni.add(pod, keys, version=version)
+    cni_shapes.success(result, version)
+    return result
 
 
 def addresses(result):
@@ -72,7 +71,7 @@ def test_the_result_is_what_the_kernel_has(cni, pod, version):
         assert host["mtu"] == inside["mtu"] == mtu
     assert "sandbox" not in host
     if version in CHECKING:
-        answer = cni.call("CHECK", pod, version, {"prevResult": result})
+        answer = cni.check(pod, result, version)
         assert (answer.exit_code, answer.body) == (0, None)
 
 
@@ -173,7 +172,7 @@ def test_gc_removes_exactly_what_is_not_listed(cni):
             answer = cni.call("GC", version="1.1.0", keys=listed)
             assert (answer.exit_code, answer.body) == (0, None)
             return [
-                cni.call("CHECK", sandbox, keys={"prevResult": result}).code
+                cni.check(sandbox, result).code
                 for sandbox, result in zip(pods, results, strict=True)
             ]
 
@@ -194,4 +193,4 @@ def test_gc_without_a_list_collects_only_what_lost_its_sandbox(cni, pod):
         eventually(
             lambda: cni.call("GC", version="1.1.0").exit_code == 0 and cni.occupancy()["ipv4"] == 1
         )
-    assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
+    assert cni.check(pod, result).exit_code == 0

@@ -16,8 +16,8 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
-# Links, addresses and routes are compared alike whatever holds the rules.
-ONE_BACKEND = pytest.mark.parametrize("cni", [Backend.NFTABLES], indirect=True, ids=str)
+# For counters and rules: links, addresses and routes are compared alike whatever holds these.
+EITHER_BACKEND = pytest.mark.parametrize("cni", [Backend.NFTABLES, LEGACY], indirect=True, ids=str)
 
 V4_ONLY = {
     "ranges": ["10.128.16.0/31"],
@@ -25,7 +25,7 @@ V4_ONLY = {
 }
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, LEGACY], ids=str)
+@pytest.fixture(scope="module", params=[Backend.NFTABLES], ids=str)
 def cni(request):
     with one_node(backend=request.param) as caller:
         yield caller
@@ -37,7 +37,7 @@ class Attached:
     def __init__(self, cni, pod):
         self.pod = pod
         self._cni = cni
-        self.result = cni.call("ADD", pod).body
+        self.result = cni.add(pod)
         self.host = self.result["interfaces"][0]["name"]
         self.v4, self.v6 = [entry["address"].partition("/")[0] for entry in self.result["ips"]]
 
@@ -103,11 +103,11 @@ def failed(answer):
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-@ONE_BACKEND
 def test_check_finds_what_was_taken_from_a_pod_and_only_there(cni, damage):
     assert_only_there(cni, damage)
 
 
+@EITHER_BACKEND
 @pytest.mark.parametrize("damage", DAMAGE_TO_COUNTERS.values(), ids=DAMAGE_TO_COUNTERS)
 def test_check_finds_a_counter_that_was_taken_from_a_pod_and_only_there(cni, damage):
     assert_only_there(cni, damage)
@@ -122,6 +122,7 @@ def assert_only_there(cni, damage):
         assert check(cni, untouched).exit_code == 0
 
 
+@EITHER_BACKEND
 @pytest.mark.slow
 def test_check_misses_rules_that_every_pod_needs_until_an_agent_starts(cni):
     with cni.sandbox() as pod:
@@ -139,7 +140,6 @@ def test_check_misses_rules_that_every_pod_needs_until_an_agent_starts(cni):
         assert check(cni, attached).exit_code == 0
 
 
-@ONE_BACKEND
 def test_check_lets_a_later_plugin_move_the_default_route_to_another_interface(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
@@ -152,17 +152,16 @@ def test_check_lets_a_later_plugin_move_the_default_route_to_another_interface(c
         assert failed(check(cni, attached, prevResult=attached.result | {"routes": others}))
 
 
-@ONE_BACKEND
 def test_check_reads_of_a_previous_result_what_it_has(cni):
     with cni.sandbox() as pod:
-        result = cni.call("ADD", pod, "1.1.0").body
+        result = cni.add(pod, version="1.1.0")
         inside(pod.netns, "ip", "link", "set", "lo", "up")
 
         def checked(routes, **changes):
             links = [{**link, **changes} for link in result["interfaces"]]
             links = [{key: value for key, value in link.items() if value} for link in links]
             previous = result | {"interfaces": links, "routes": routes}
-            return cni.call("CHECK", pod, "1.1.0", {"prevResult": previous})
+            return cni.check(pod, previous, "1.1.0")
 
         assert checked([], mac=None, mtu=None).exit_code == 0
         _, link = result["interfaces"]
@@ -193,15 +192,14 @@ def moved_to_a_vrf(_cni, pod, _result):
 
 
 @pytest.mark.parametrize("later", [tuned, routed_by_source, moved_to_a_vrf])
-@ONE_BACKEND
 def test_check_lets_a_later_plugin_change_what_it_can_own(cni, later):
     with cni.sandbox() as pod:
-        result = cni.call("ADD", pod, "1.1.0").body
-        older = cni.call("ADD", pod).body
+        result = cni.add(pod, version="1.1.0")
+        older = cni.add(pod)
         later(cni, pod, older)
 
         def checked():
-            return cni.call("CHECK", pod, "1.1.0", keys={"prevResult": result})
+            return cni.check(pod, result, "1.1.0")
 
         answer = checked()
         assert answer.exit_code == 0, answer.body
@@ -213,10 +211,9 @@ def test_check_lets_a_later_plugin_change_what_it_can_own(cni, later):
         assert failed(checked())
 
 
-@ONE_BACKEND
 def test_check_finds_another_interface_in_the_place_of_the_pods_end(cni):
     with cni.sandbox() as pod:
-        result = cni.call("ADD", pod).body
+        result = cni.add(pod)
         mac, state = result["interfaces"][1]["mac"], ["ip", "-j", "address", "show", "eth0"]
         former = json.loads(inside(pod.netns, *state))[0]["addr_info"]
         inside(pod.netns, "ip", "link", "set", "eth0", "name", "moved")
@@ -226,12 +223,11 @@ def test_check_finds_another_interface_in_the_place_of_the_pods_end(cni):
             taken = f"{held['local']}/{held['prefixlen']}"
             inside(pod.netns, "ip", "address", "del", taken, "dev", "moved")
             inside(pod.netns, "ip", "address", "add", taken, "dev", "eth0", "nodad")
-        answer = cni.call("CHECK", pod, keys={"prevResult": result})
+        answer = cni.check(pod, result)
         host = result["interfaces"][0]["name"]
         assert f"interface eth0 in the sandbox is not the peer of {host}" in answer.body["msg"]
 
 
-@ONE_BACKEND
 def test_check_finds_routes_of_a_later_plugin_in_whatever_table_they_are(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
@@ -247,13 +243,10 @@ def test_check_finds_routes_of_a_later_plugin_in_whatever_table_they_are(cni):
         assert failed(with_route(table=254))
 
 
-@ONE_BACKEND
 def test_check_of_a_sandbox_that_is_gone_says_so_once(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
-        answer = cni.call(
-            "CHECK", pod, keys={"prevResult": attached.result}, CNI_NETNS="/run/netns/absent"
-        )
+        answer = cni.check(pod, attached.result, CNI_NETNS="/run/netns/absent")
         assert failed(answer)
         assert answer.body["msg"].count("/run/netns/absent") == 1
 
@@ -262,7 +255,7 @@ def test_a_full_pool_fails_adds_and_not_status_which_would_evict_the_nodes_pods(
     with one_node(**V4_ONLY) as cni:  # noqa: SIM117 (pods end first)
         with cni.sandbox() as first, cni.sandbox() as second, cni.sandbox() as third:
             for pod in (first, second):
-                assert cni.call("ADD", pod).exit_code == 0
+                cni.add(pod)
                 assert cni.call("STATUS", version="1.1.0").exit_code == 0
             shown = cni.node.snapshot()
             assert (shown["ready"], "no IPv4 address is free" in shown["reason"]) == (False, True)
@@ -271,10 +264,9 @@ def test_a_full_pool_fails_adds_and_not_status_which_would_evict_the_nodes_pods(
             assert cni.call("DEL", first).exit_code == 0
             assert cni.call("STATUS", version="1.1.0").exit_code == 0
             eventually(lambda: cni.node.snapshot()["ready"])
-            assert cni.call("ADD", third).exit_code == 0
+            cni.add(third)
 
 
-@ONE_BACKEND
 def test_what_runtimes_are_told_while_the_agent_is_away_and_what_it_does_when_it_is_back(cni):
     spool = cni.node.directory / "state" / "spool"
     with cni.sandbox() as gone, cni.sandbox() as staying:

@@ -33,9 +33,9 @@ BAD_VARIABLES = {
 def standing(cni):
     """A pod that must come through every bad request unharmed."""
     with cni.sandbox() as pod:
-        result = cni.call("ADD", pod).body
+        result = cni.add(pod)
         yield pod
-        assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
+        assert cni.check(pod, result).exit_code == 0
         assert cni.occupancy() == {"ipv4": 1, "ipv6": 1}
 
 
@@ -62,7 +62,7 @@ def test_a_bad_configuration_is_refused(cni, standing, code):
 def test_del_is_carried_out_whatever_the_configuration_says(cni, code):
     for stdin in BAD_STDIN[code]:
         with cni.sandbox() as pod:
-            assert cni.call("ADD", pod).exit_code == 0
+            cni.add(pod)
             assert cni.execute(cni.variables("DEL", pod), stdin) == Answer(0, None)
             assert cni.occupancy() == {"ipv4": 1, "ipv6": 1}
 
@@ -77,7 +77,7 @@ def test_an_agent_that_is_asked_directly_refuses_what_is_not_utf8_and_goes_on(cn
         exit_code, _, body = b"".join(iter(lambda: agent.recv(1 << 16), b"")).partition(b"\n")
     assert (exit_code, json.loads(body)["code"]) == (b"1", 4)
     with cni.sandbox() as innocent:
-        assert cni.call("ADD", innocent).exit_code == 0
+        cni.add(innocent)
 
 
 def test_a_kept_del_that_can_never_succeed_is_set_aside_and_reported(cni, standing):
@@ -103,31 +103,20 @@ def ask(cni, line):
         return json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"[" * 4000,
-        b'{"version":' * 360,
-        b'{"version": 1, "query": ' + b"[" * 3900,
-        b"9" * 4000,
-        b"[" + b" " * 8000,
-        b"\xff",
-        b"",
-        b'{"version": 1e999}',
-        b'{"version": "\\ud800"}',
-    ],
-    ids=[
-        "arrays",
-        "objects",
-        "deep query",
-        "digits",
-        "too long",
-        "bytes",
-        "empty",
-        "infinite",
-        "surrogate",
-    ],
-)
+NO_QUERIES = {
+    "arrays": b"[" * 4000,
+    "objects": b'{"version":' * 360,
+    "deep query": b'{"version": 1, "query": ' + b"[" * 3900,
+    "digits": b"9" * 4000,
+    "too long": b"[" + b" " * 8000,
+    "bytes": b"\xff",
+    "empty": b"",
+    "infinite": b'{"version": 1e999}',
+    "surrogate": b'{"version": "\\ud800"}',
+}
+
+
+@pytest.mark.parametrize("line", NO_QUERIES.values(), ids=NO_QUERIES)
 def test_what_is_no_query_gets_an_answer_and_leaves_no_traceback(cni, line):
     assert "error" in ask(cni, line)
     assert "Traceback" not in (cni.node.directory / "agent.log").read_text()

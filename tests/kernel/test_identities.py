@@ -91,8 +91,7 @@ def test_long_identities_are_attached_remembered_by_the_kernel_alone_and_deleted
     cni: Caller, pod: Pod, identity: str
 ) -> None:
     long = IDENTITIES[identity](pod)
-    answer = cni.call("ADD", long)
-    assert answer.exit_code == 0, answer.body
+    result = cni.add(long)
     before = attachments(cni)
     cni.node.kill_agent()
     for path in (cni.node.directory / "state").iterdir():
@@ -100,7 +99,7 @@ def test_long_identities_are_attached_remembered_by_the_kernel_alone_and_deleted
             path.unlink()
     cni.node.start_until_ready()
     assert attachments(cni) == before
-    assert cni.call("CHECK", long, keys={"prevResult": answer.body}).exit_code == 0
+    assert cni.check(long, result).exit_code == 0
     assert cni.call("DEL", long).exit_code == 0
     assert attachments(cni) == []
     eventually(lambda: not node_links(cni))
@@ -174,8 +173,7 @@ def test_a_failed_add_leaves_nothing_whatever_step_failed(
         assert (cni.occupancy(), attachments(cni)) == before
     eventually(lambda: not node_links(cni))
     assert "eth0" not in inside(pod.netns, "ip", "-o", "link")
-    answer = cni.call("ADD", long)
-    assert answer.exit_code == 0, answer.body
+    cni.add(long)
 
 
 @pytest.mark.slow
@@ -188,7 +186,7 @@ def test_a_failed_add_that_could_not_be_undone_is_undone_when_that_is_possible(
         assert cni.call("ADD", pod).exit_code == 1
         assert not node_links(cni)
     eventually(lambda: cni.occupancy() == before)
-    assert cni.call("ADD", pod).exit_code == 0
+    cni.add(pod)
 
 
 def test_a_half_made_link_of_a_killed_agent_is_removed(cni: Caller, pod: Pod) -> None:
@@ -198,7 +196,7 @@ def test_a_half_made_link_of_a_killed_agent_is_removed(cni: Caller, pod: Pod) ->
         inside(cni.node.namespace, *made.split())
     cni.node.start_until_ready()
     eventually(lambda: not node_links(cni))
-    assert cni.call("ADD", pod).exit_code == 0
+    cni.add(pod)
 
 
 MARKS = {
@@ -215,8 +213,7 @@ MARKS = {
 def test_a_pod_whose_links_marks_another_program_changed_stays_and_gets_them_back(
     cni: Caller, pod: Pod, changed: tuple[str, ...]
 ) -> None:
-    answer = cni.call("ADD", pod)
-    assert answer.exit_code == 0, answer.body
+    result = cni.add(pod)
     name = own_link(pod)
 
     def has_its_marks() -> bool:
@@ -234,14 +231,14 @@ def test_a_pod_whose_links_marks_another_program_changed_stays_and_gets_them_bac
     assert attachments(cni) == before
     assert inside(pod.netns, "cat", "/sys/class/net/eth0/ifindex") == index
     assert "state UP" in inside(cni.node.namespace, "ip", "link", "show", name)
-    assert cni.call("CHECK", pod, keys={"prevResult": answer.body}).exit_code == 0
+    assert cni.check(pod, result).exit_code == 0
 
 
 @pytest.mark.parametrize("changed", MARKS.values(), ids=MARKS)
 def test_del_takes_down_a_link_whose_marks_are_anothers(
     cni: Caller, pod: Pod, changed: tuple[str, ...]
 ) -> None:
-    assert cni.call("ADD", pod).exit_code == 0
+    cni.add(pod)
     name = own_link(pod)
     inside(cni.node.namespace, "ip", "link", "set", name, *changed)
     assert cni.call("DEL", pod).exit_code == 0
@@ -257,7 +254,7 @@ def deleted_links(cni: Caller) -> int:
 def test_a_link_that_is_deleted_under_a_living_pod_is_told(
     cni: Caller, pod: Pod, agent: str
 ) -> None:
-    assert cni.call("ADD", pod).exit_code == 0
+    cni.add(pod)
     name = own_link(pod)
     before = deleted_links(cni) if agent == "runs" else 0
     if agent == "is killed":
@@ -273,7 +270,7 @@ def test_a_link_that_is_deleted_under_a_living_pod_is_told(
 
 
 def test_a_link_that_goes_with_its_sandbox_is_no_fault(cni: Caller, pod: Pod) -> None:
-    assert cni.call("ADD", pod).exit_code == 0
+    cni.add(pod)
     before = deleted_links(cni)
     named_netns.delete(pod.netns)
     eventually(lambda: cni.occupancy() == {"ipv4": 0, "ipv6": 0})
