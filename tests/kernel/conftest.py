@@ -47,7 +47,7 @@ EVERY_WAY_OF_COUNTING = [Backend.NFTABLES, Backend.LINKS, LEGACY]
 
 
 def one_of(ways: Iterable[object]) -> Any:
-    """A `backend` for modules that need others than these two."""
+    """A `backend` for a module whose tests need others than the usual two."""
 
     @pytest.fixture(scope="module", params=ways, ids=str)
     def backend(request: pytest.FixtureRequest) -> Backend:

@@ -35,8 +35,7 @@ def pod(cni: Caller) -> Iterator[Pod]:
 
 def tuned(cni: Caller, pod: Pod, result: dict[str, Any], **keys: object) -> dict[str, Any]:
     """What comes of the chain's second plugin, Debian's `tuning`."""
-    changed: dict[str, Any] = debians("tuning", cni, "ADD", pod, prevResult=result, **keys)
-    return changed
+    return debians("tuning", cni, "ADD", pod, prevResult=result, **keys)
 
 
 def change_mac(pod: Pod, mac: str = MAC, ifname: str = "eth0") -> None:
