@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -100,9 +100,8 @@ class FakeKernel:
         self.backend = FakeBackend()
 
     def lose_rule(self, hook, rule):
-        self.backend.state.chains[hook] = [
-            one for one in self.backend.state.chains[hook] if one.id != rule
-        ]
+        chains = self.backend.state.chains
+        chains[hook] = [held for held in chains[hook] if held.id != rule]
 
     def lose_element(self, name, address):
         del self.backend.state.sets[name].elements[address]
@@ -123,9 +122,8 @@ class FakeKernel:
         chain.append(chain.pop(0))
 
     def set_counts(self, name, addresses, packets, octets):
-        self.backend.state.sets[name].elements.update(
-            {one: Hits(packets, octets) for one in addresses}
-        )
+        elements = self.backend.state.sets[name].elements
+        elements |= {address: Hits(packets, octets) for address in addresses}
 
     def set_drops(self, origin, destination, *, packets, octets):
         self.backend.state.counters[f"isolated_{origin}_{destination}_v4"] = Hits(packets, octets)
@@ -297,25 +295,18 @@ class IptablesKernel:
         run(f"iptables-{self._variant}-restore --noflush", f"*{TABLES[hook]}\n{line}\nCOMMIT\n")
 
     def set_counts(self, name, addresses, packets, octets):
-        add = f"-exist add netmgr-{name.replace('_', '-')}"
-        run(
-            "ipset restore",
-            "".join(f"{add} {one} packets {packets} bytes {octets}\n" for one in addresses),
-        )
+        add, counts = f"-exist add netmgr-{name.replace('_', '-')}", f"{packets} bytes {octets}"
+        run("ipset restore", "".join(f"{add} {one} packets {counts}\n" for one in addresses))
 
     def set_drops(self, origin, destination, *, packets, octets):
         name = f"isolation forward {origin} {destination} v4"
         program, _ = self._programs()
-        (chain,) = (
-            one for of, one, _, line in self._listed(Hook.FORWARD) if name in line and of == program
-        )
-        rules = [
-            line
-            for of, one, _, line in self._listed(Hook.FORWARD)
-            if of == program and one == chain
-        ]
+        rules = [(at, line) for of, at, _, line in self._listed(Hook.FORWARD) if of == program]
+        (chain,) = (at for at, line in rules if name in line)
         counted = [
-            f"[{packets}:{octets}] {line}" if name in line else f"[0:0] {line}" for line in rules
+            f"[{packets}:{octets}] {line}" if name in line else f"[0:0] {line}"
+            for at, line in rules
+            if at == chain
         ]
         lines = "\n".join([f"-F {chain}", *counted])
         run(f"iptables-{self._variant}-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
@@ -366,6 +357,13 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "iptables-legacy": lambda: IptablesKernel(Variant(LEGACY, lock_wait_seconds=1)),
     "iptables-nft": lambda: IptablesKernel(Variant(NFT)),
 }
+
+
+def settled(backend: RuleBackend, policy: Policy, pods: Collection[Address] = ()) -> Rules:
+    """Rules that are in force, for these pods."""
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan(pods))
+    return rules
 
 
 def put_right(rules: Rules, pods: Iterable[Address] = ()) -> Transaction:

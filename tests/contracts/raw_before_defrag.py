@@ -12,7 +12,8 @@ import pytest
 from netmgr import programs
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
-from tests.contracts.routed import FAMILIES, INTERNAL, PODS, PORT, guarded, routed
+from tests.contracts.routed import FAMILIES, INTERNAL, PODS, guarded, routed
+from tests.contracts.star import PORT
 from tests.contracts.test_rules_fragments import test_a_planted_fragment_joins_nobody_elses_datagram
 
 SURROUNDINGS = routed

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from netmgr.kernel import netns
-from netmgr.model import Counter
+from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.policy import Policy
-from tests.contracts.star import SECONDS_TO_BE_LOST, set_kernel, wait_until_up
-from tests.waiting import PATIENCE
+from tests.contracts.star import MACS, Sockets, set_kernel, wait_until_up
 
 LINK = "nm0123456789ab"
 PODS = {Family.V4: "10.1.0.5", Family.V6: "2001:db8:1::5"}
@@ -29,14 +28,7 @@ NODES = {Family.V4: "203.0.113.1", Family.V6: "2001:db8:ffff::1"}
 INTERNET = {Family.V4: "203.0.113.9", Family.V6: "2001:db8:ffff::9"}
 INTERNAL = {Family.V4: "10.200.0.9", Family.V6: "fd00::9"}
 NODE_INTERNAL = {Family.V4: "10.200.0.1", Family.V6: "fd00::1"}
-HEADERS = {Family.V4: 20 + 8, Family.V6: 40 + 8}
-PORT = 4000
 FAMILIES = pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
-
-MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
-"""Told to both ends of each pair beforehand: neighbour discovery with internet addresses is counted
-too, rightly.
-"""
 
 NODE_WIRING = f"""
 link set {LINK} up
@@ -87,41 +79,24 @@ route add default via fe80::1 dev eth0
 """
 
 
+POD_ADDRESSES = tuple(map(Address.parse, PODS.values()))
+
+
+def of_pod(family: Family, traffic: Traffic) -> Counter:
+    return Counter.of_pod(Address.parse(PODS[family]), traffic)
+
+
 @dataclass
-class World:
+class World(Sockets):
     """A pod and a host, with the node between them, in whose namespace the test runs."""
 
     pod: int
     host: int
-    sockets: ExitStack
 
-    def socket(self, at: int | None, family: Family, address: str, port: int = 0) -> socket.socket:
-        with netns.entered(at) if at is not None else nullcontext():
-            made = socket.socket(
-                socket.AF_INET if family is Family.V4 else socket.AF_INET6, socket.SOCK_DGRAM
-            )
-            self.sockets.enter_context(made)
-            made.settimeout(PATIENCE)
-            made.bind((address, port))
-            return made
-
-    def reaches(
-        self,
-        sender: socket.socket,
-        receiver: socket.socket,
-        to: str,
-        size: int = 100,
-        seconds: float = PATIENCE,
-    ) -> str | None:
+    def reaches(self, *sent: Any) -> str | None:
         """Sends one datagram; the source address it arrived with, or None if it did not arrive."""
-        sender.sendto(b"x" * size, (to, PORT))
-        receiver.settimeout(seconds)
-        try:
-            data, source = receiver.recvfrom(65535)
-        except TimeoutError:
-            return None
-        assert len(data) == size
-        return str(source[0])
+        source = self.source(*sent)
+        return source[0] if source else None
 
     def send(self, frames: Iterable[bytes], at: int | None = None) -> None:
         """Have the pod, or another, send frames to the node as they are."""
@@ -130,12 +105,6 @@ class World:
             link.bind(("eth0", 0))
             for frame in frames:
                 link.send(bytes.fromhex(MACS[0].replace(":", "")) + frame[6:])
-
-    def is_lost(
-        self, sender: socket.socket, receiver: socket.socket, to: str, size: int = 100
-    ) -> bool:
-        """Sends one datagram; whether it does not arrive."""
-        return self.reaches(sender, receiver, to, size, SECONDS_TO_BE_LOST) is None
 
 
 @contextmanager
@@ -160,7 +129,7 @@ def routed(namespaces: Any, program: Any) -> Iterator[World]:
             wait_until_up("eth0")
     wait_until_up(LINK, "uplink")
     with ExitStack() as sockets:
-        yield World(pod.descriptor, host.descriptor, sockets)
+        yield World(pod.descriptor, host.descriptor, sockets=sockets)
 
 
 LINKS_KNOWN = ("link known", "link unknown")
@@ -169,10 +138,9 @@ LINKS_KNOWN = ("link known", "link unknown")
 def guarded(backend: RuleBackend, policy: Policy, *, knows_links: bool) -> Rules:
     """The node's rules, applied, with the pod admitted."""
     rules = Rules(backend, policy)
-    pods = [Address.parse(address) for address in PODS.values()]
     if knows_links:
-        rules.know(pods, "research", LINK)
-    rules.apply(rules.plan(pods))
+        rules.know(POD_ADDRESSES, "research", LINK)
+    rules.apply(rules.plan(POD_ADDRESSES))
     return rules
 
 

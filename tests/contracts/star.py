@@ -27,7 +27,9 @@ FURTHER = {Family.V4: ["10.1.255.2", "10.1.255.3"], Family.V6: ["fd00:1:0:ff::2"
 """More addresses of the machine's own, which only a test that uses them knows."""
 
 MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
-"""Of either end of each link; a pod and its node never ask each other for them."""
+"""Of either end of each link, told beforehand: neighbour discovery with internet addresses is
+counted, rightly, and a pod and its node never ask each other for them.
+"""
 HOSTS = {
     "researcher": {Family.V4: "10.0.0.9", Family.V6: "fd00::9"},
     "own": {Family.V4: "10.1.0.9", Family.V6: "fd00:1::9"},
@@ -41,42 +43,30 @@ RANGES = ("10.96.0.0/24", "fd96::/120")
 SECONDS_TO_BE_LOST = 0.2
 
 
-@dataclass
-class Star:
-    """The machine is the namespace the test runs in."""
+@dataclass(kw_only=True)
+class Sockets:
+    """Sockets in several namespaces, open as long as the test runs."""
 
-    hosts: dict[str, int]
     sockets: ExitStack = field(default_factory=ExitStack)
 
     def socket(
         self,
-        at: str,
+        at: int | None,
         family: Family,
         address: str = "",
         port: int = 0,
         kind: Any = socket.SOCK_DGRAM,
     ) -> Any:
-        """A bound socket at a host, or at the machine itself."""
-        with netns.entered(self.hosts[at]) if at != "machine" else nullcontext():
+        """A bound socket in a namespace, or in the one that the test runs in."""
+        with netns.entered(at) if at is not None else nullcontext():
             made = socket.socket(socket.AF_INET if family is Family.V4 else socket.AF_INET6, kind)
             self.sockets.enter_context(made)
             made.settimeout(PATIENCE)
             made.bind((address, port))
             return made
 
-    def at(self, host: str, family: Family) -> Any:
-        """A socket at a host's own address and the port that all use."""
-        return self.socket(
-            host, family, MACHINE[family] if host == "machine" else HOSTS[host][family], PORT
-        )
-
     def source(
-        self,
-        sender: Any,
-        receiver: Any,
-        to: str,
-        size: int = 100,
-        seconds: float = PATIENCE,
+        self, sender: Any, receiver: Any, to: str, size: int = 100, seconds: float = PATIENCE
     ) -> tuple[str, int] | None:
         """Sends one datagram; where it seems to come from, or None if it does not arrive."""
         sender.sendto(b"x" * size, (to, PORT))
@@ -88,14 +78,31 @@ class Star:
         assert len(data) == size
         return str(source[0]), int(source[1])
 
+    def is_lost(self, sender: Any, receiver: Any, to: str, size: int = 100) -> bool:
+        """Sends one datagram; whether it does not arrive."""
+        return self.source(sender, receiver, to, size, SECONDS_TO_BE_LOST) is None
+
+
+@dataclass
+class Star(Sockets):
+    """The machine is the namespace the test runs in."""
+
+    hosts: dict[str, int]
+
+    def socket(self, at: str, *bound: Any) -> Any:  # type: ignore[override]  by names of hosts
+        """A bound socket at a host, or at the machine itself."""
+        return super().socket(None if at == "machine" else self.hosts[at], *bound)
+
+    def at(self, host: str, family: Family) -> Any:
+        """A socket at a host's own address and the port that all use."""
+        return self.socket(
+            host, family, MACHINE[family] if host == "machine" else HOSTS[host][family], PORT
+        )
+
     def shows_itself(self, sender: Any, receiver: Any) -> bool:
         """Sends one datagram; whether it arrives, from its sender's own address."""
         to = receiver.getsockname()[0]
         return self.source(sender, receiver, to) == sender.getsockname()[:2]
-
-    def is_lost(self, sender: Any, receiver: Any, to: str, size: int = 100) -> bool:
-        """Sends one datagram; whether it does not arrive."""
-        return self.source(sender, receiver, to, size, SECONDS_TO_BE_LOST) is None
 
 
 @contextmanager
@@ -135,7 +142,7 @@ def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[St
     )
     program("ip -b -", routes)
     with ExitStack() as sockets:
-        yield Star(hosts, sockets)
+        yield Star(hosts, sockets=sockets)
 
 
 def dropped(rules: Rules) -> dict[tuple[str, str], tuple[int, int]]:

@@ -12,9 +12,9 @@ import pytest
 
 from netmgr.dataplane.node_routes import StaticRoutes
 from netmgr.prefixes import Address, Prefix
-from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
+from tests.contracts.conftest import settled
 from tests.fakes.sites import document
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -134,8 +134,7 @@ def test_a_hundred_reconciles_put_ours_right_and_leave_everybody_elses_byte_for_
     program("iptables-legacy-restore --noflush --counters", THEIR_RULES)
     real_kernel.settle_neighbours()
     before = theirs(real_kernel, program)
-    rules = Rules(real_kernel.backend, Policy.of(NODE))
-    rules.apply(rules.plan([POD]))
+    rules = settled(real_kernel.backend, Policy.of(NODE), [POD])
     routes.reconcile()
     for number in range(ROUNDS):
         expected = damage(real_kernel, program, number)

@@ -16,7 +16,8 @@ from netmgr.rules.classifier import pod_set
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
-from tests.contracts.conftest import put_right
+from tests.contracts.conftest import put_right, settled
+from tests.contracts.routed import FAMILIES
 from tests.contracts.star import HEADERS, HOSTS, MACHINE, PORT, Star, star
 from tests.fakes.sites import document
 
@@ -36,14 +37,11 @@ ONE = document("node", accounting={"rule_owner": "openai", "classes": [HUB]})
 MANY = document("node", accounting={"rule_owner": "openai", "classes": CLASSES})
 NONE = document("node")
 PODS = [Address.parse(address) for host in ("own", "neighbour") for address in HOSTS[host].values()]
-FAMILIES = pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
 DOCUMENTS = {"one": ONE, "many": MANY, "observed": MANY.model_copy(update={"cni": False})}
 
 
-def settled(kernel, node) -> Rules:
-    rules = Rules(kernel.backend, Policy.of(node))
-    rules.apply(rules.plan(PODS))
-    return rules
+def rules_of(kernel, node) -> Rules:
+    return settled(kernel.backend, Policy.of(node), PODS)
 
 
 @pytest.fixture(params=DOCUMENTS)
@@ -52,7 +50,7 @@ def node(request):
 
 
 def test_a_second_plan_is_empty_and_every_pod_has_a_counter_for_every_class(kernel, node):
-    rules = settled(kernel, node)
+    rules = rules_of(kernel, node)
     assert rules.plan(PODS).repairs == ()
     assert not Rules(kernel.backend, Policy.of(node)).plan(PODS)
     kinds = ["internet", *node.traffic_classes, "internal"]
@@ -70,7 +68,7 @@ def test_a_second_plan_is_empty_and_every_pod_has_a_counter_for_every_class(kern
 
 
 def test_pods_come_and_go(kernel, node):
-    rules = settled(kernel, node)
+    rules = rules_of(kernel, node)
     rules.expel(PODS[:1])
     assert rules.read_pods(PODS[:1]) == []
     rules.admit(PODS[:1])
@@ -79,18 +77,18 @@ def test_pods_come_and_go(kernel, node):
 
 
 def test_classes_come_and_go_and_cost_the_others_no_count(kernel):
-    rules = settled(kernel, ONE)
+    rules = rules_of(kernel, ONE)
     pod, traffic = PODS[0], Traffic("hub-out")
     kernel.set_counts(pod_set(traffic, pod.family).name, [pod], 4, 4000)
     more = Rules(kernel.backend, Policy.of(MANY))
     created = put_right(more, PODS).created
     assert created == set(more.counters(PODS)) - set(rules.counters(PODS))
     assert Sample(Counter.of_pod(pod, traffic), 4000, 4) in more.read()
-    less = settled(kernel, ONE)
+    less = rules_of(kernel, ONE)
     assert not less.plan(PODS)
     assert Sample(Counter.of_pod(pod, traffic), 4000, 4) in less.read()
-    settled(kernel, MANY)
-    none = settled(kernel, NONE)
+    rules_of(kernel, MANY)
+    none = rules_of(kernel, NONE)
     assert not none.plan(PODS)
     observed = kernel.backend.observe(none._skeleton)
     assert (observed.orphans, observed.orphan_chains) == (frozenset(), frozenset())
@@ -155,7 +153,7 @@ def counted(rules: Rules) -> dict[tuple[str, str], tuple[int, int]]:
 @FAMILIES
 @pytest.mark.parametrize("kind", ["many", "observed"])
 def test_every_byte_is_counted_in_one_class(world, real_kernel, family, kind):
-    rules = settled(real_kernel, DOCUMENTS[kind])
+    rules = rules_of(real_kernel, DOCUMENTS[kind])
     own, neighbour, researcher, internet, foreign = (
         world.at(name, family) for name in ("own", "neighbour", "researcher", "internet", "foreign")
     )
@@ -197,7 +195,7 @@ def test_every_byte_is_counted_in_one_class(world, real_kernel, family, kind):
 @pytest.mark.root
 @FAMILIES
 def test_one_class_leaves_the_rest_to_internal(world, real_kernel, family):
-    rules = settled(real_kernel, ONE)
+    rules = rules_of(real_kernel, ONE)
     own, neighbour, researcher = (
         world.at(name, family) for name in ("own", "neighbour", "researcher")
     )

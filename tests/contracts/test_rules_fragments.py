@@ -17,12 +17,11 @@ from tests.contracts.routed import (
     LINKS_KNOWN,
     NODE_INTERNAL,
     PODS,
-    PORT,
     guarded,
     refused,
     routed,
 )
-from tests.contracts.star import SECONDS_TO_BE_LOST, set_kernel
+from tests.contracts.star import PORT, SECONDS_TO_BE_LOST, set_kernel
 from tests.kernel import forging
 from tests.waiting import PATIENCE, eventually
 

@@ -19,7 +19,7 @@ from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from tests import legacy_lock
-from tests.contracts.conftest import put_right, run
+from tests.contracts.conftest import put_right, run, settled
 from tests.fakes.accounts_node import NODE_RULES
 
 pytestmark = pytest.mark.root
@@ -46,8 +46,7 @@ def restore(variant_program, lines: Iterable[str]) -> None:
 
 
 def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, variant_program):
-    rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
-    rules.apply(rules.plan(PODS))
+    rules = settled(backend, replace(policy, node_rules=NodeRules.EXACT), PODS)
     saved = rules_of(variant_program("iptables-save -t mangle"))
     assert {line for line in saved if "iptables-exporter" in line} == ARTICLE
     more = (Address(Family.V4, 0x0A010064 + one) for one in range(90))
@@ -63,8 +62,7 @@ def test_a_node_rule_given_twice_is_kept_once_with_its_count(
     """That it looks into a set of ours as ours do tells that it is ours: a save and a restore made
     two of it.
     """
-    rules = Rules(backend, many_internal)
-    rules.apply(rules.plan([]))
+    rules = settled(backend, many_internal)
     lines = rules_of(variant_program("iptables-save -t mangle"))
     (rule,) = [line for line in lines if line.startswith("-A INPUT") and "NETMGR" not in line]
     restore(variant_program, [f"[5:500] {rule}", f"[2:200] {rule}"])
@@ -102,8 +100,7 @@ def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(
 def test_an_altered_rule_is_nobodys_mistake_to_remove_and_ours_is_put_beside_it(
     backend, policy, variant_program
 ):
-    rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
-    rules.apply(rules.plan([]))
+    rules = settled(backend, replace(policy, node_rules=NodeRules.EXACT))
     comment = "iptables-exporter openai traffic=internet-in"
     altered = f'! -s 10.0.0.0/9 -m comment --comment "{comment}"'
     restore(variant_program, [f"-R INPUT 2 {altered}"])
@@ -130,8 +127,7 @@ def test_the_articles_rules_of_the_users_own_serve_as_they_are_and_stay(
 
 
 def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, variant_program):
-    rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
-    rules.apply(rules.plan([]))
+    rules = settled(backend, replace(policy, node_rules=NodeRules.EXACT))
     restore(variant_program, COUNTED)
     assert not rules.plan([])
     assert Sample(INPUT, 0, 0) in rules.read(), "of the two, ours"
@@ -144,8 +140,7 @@ def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, v
 def test_another_programs_save_and_restore_of_all_tables_alters_nothing_of_ours(
     backend, policy, variant_program, node_rules
 ):
-    rules = Rules(backend, replace(policy, node_rules=node_rules))
-    rules.apply(rules.plan(PODS))
+    rules = settled(backend, replace(policy, node_rules=node_rules), PODS)
     for name in ("iptables", "ip6tables"):
         variant_program(f"{name}-restore --counters", variant_program(f"{name}-save -c"))
     assert not rules.plan(PODS)
@@ -164,8 +159,7 @@ def article_owners(variant_program) -> set[str]:
 def test_the_rules_of_the_former_owner_go_when_the_owner_changes(
     backend, policy, variant_program, before, now
 ):
-    former = Rules(backend, replace(policy, node_rules=before))
-    former.apply(former.plan(PODS))
+    settled(backend, replace(policy, node_rules=before), PODS)
     rules = Rules(backend, replace(policy, node_rules=now, rule_owner="other"))
     assert {
         "chain input: rule 'node input internet-in v4' was missing",
@@ -178,8 +172,7 @@ def test_the_rules_of_the_former_owner_go_when_the_owner_changes(
 
 
 def test_removal_takes_the_former_owners_rules_along(backend, policy, variant_program):
-    former = Rules(backend, policy)
-    former.apply(former.plan([]))
+    settled(backend, policy)
     Rules(backend, replace(policy, rule_owner="other")).remove()
     assert article_owners(variant_program) == set()
     assert variant_program("ipset list -n") == ""
@@ -207,8 +200,7 @@ def test_another_programs_rules_of_the_articles_kind_stay(
 def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(
     backend, policy, variant_program
 ):
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan([]))
+    rules = settled(backend, policy)
     variant_program("iptables -t raw -D PREROUTING -j NETMGR-PREROUTING")
     lost = [rule.id for rule in policy.sources.rules(Hook.PREROUTING, Family.V4, backend.abilities)]
     told = tuple(f"chain prerouting: rule '{name}' was missing" for name in lost)
@@ -232,8 +224,7 @@ COMMIT
 COMMIT
 """
     variant_program("iptables-restore", older)
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan(PODS))
+    rules = settled(backend, policy, PODS)
     rules.remove()
     saved = variant_program("iptables-save")
     assert "NETMGR" not in saved
@@ -243,8 +234,7 @@ COMMIT
 @pytest.mark.parametrize("variant", ["nft"], indirect=True)
 def test_removal_leaves_others_chains_and_no_rule_of_ours(backend, policy, variant_program):
     variant_program("iptables -t mangle -A OUTPUT -m mark --mark 1")
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan(PODS))
+    rules = settled(backend, policy, PODS)
     variant_program("ip6tables -t raw -A PREROUTING -m mark --mark 2")
     rules.remove()
     assert rules_of(variant_program("iptables-save")) == ["-A OUTPUT -m mark --mark 0x1"]
@@ -311,8 +301,7 @@ def test_tables_in_which_rules_would_have_no_effect_are_refused_with_the_reason(
 def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at_all(
     backend, policy
 ):
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan([]))
+    rules = settled(backend, policy)
     rules.remove()
     with legacy_lock.held():
         with pytest.raises(TryAgainLater, match=r"xtables\.lock is held by another program"):
@@ -324,8 +313,7 @@ def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at
 
 
 def test_only_the_tables_in_use_come_into_being(backend, policy, variant):
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan(PODS))
+    settled(backend, policy, PODS)
     legacy = Path("/proc/thread-self/net/ip_tables_names").read_text(encoding="ascii").split()
     tables = map(str.split, run("nft list tables").splitlines())
     nft = [name for _, family, name in tables if family == "ip"]

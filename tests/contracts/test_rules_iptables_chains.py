@@ -10,7 +10,7 @@ from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.iptables import IptablesBackend
-from tests.contracts.conftest import put_right, tables_of
+from tests.contracts.conftest import put_right, settled, tables_of
 from tests.contracts.test_rules_iptables import PODS, rules_of
 
 pytestmark = pytest.mark.root
@@ -51,8 +51,7 @@ def give_counts(variant_program) -> None:
 def test_a_chain_that_another_program_edits_is_repaired_and_keeps_its_counts(
     backend, policy, variant_program, damage, repairs
 ):
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan(PODS))
+    rules = settled(backend, policy, PODS)
     give_counts(variant_program)
     assert not rules.plan(PODS)
     variant_program(f"iptables -t mangle {damage}")
@@ -75,8 +74,7 @@ def test_a_chain_that_another_program_edits_is_repaired_and_keeps_its_counts(
 def test_ours_come_before_what_may_decide_and_keep_their_counts(
     backend, policy, variant_program, place, hook, rule
 ):
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan(PODS))
+    rules = settled(backend, policy, PODS)
     give_counts(variant_program)
     before = rules.read()
     variant_program("iptables -t mangle -N others")
@@ -97,8 +95,7 @@ def test_ours_come_before_what_may_decide_and_keep_their_counts(
 
 
 def test_where_addresses_are_translated_others_rules_come_first(backend, policy, variant_program):
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan(PODS))
+    rules = settled(backend, policy, PODS)
     variant_program("iptables -t nat -I POSTROUTING -j ACCEPT")
     assert not rules.plan(PODS)
 
@@ -106,8 +103,7 @@ def test_where_addresses_are_translated_others_rules_come_first(backend, policy,
 def test_a_chain_that_another_program_removes_is_made_again_and_counts_from_zero(
     backend, policy, variant_program
 ):
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan(PODS))
+    rules = settled(backend, policy, PODS)
     give_counts(variant_program)
     for command in (
         "-D NETMGR-BEFORE_SRCNAT-3 1",
@@ -132,8 +128,7 @@ def test_rules_of_a_former_version_are_replaced_without_losing_a_count(
     backend, policy, variant_program, variant, restored
 ):
     older = Former(tables_of(variant))
-    former = Rules(older, policy)
-    former.apply(former.plan(PODS))
+    former = settled(older, policy, PODS)
     older.close()
     if restored:
         give_counts(variant_program)

@@ -12,31 +12,27 @@ from netmgr.errors import KernelError
 from netmgr.kernel import bpf, netns, traffic_filters
 from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.kernel.traffic_filters import FilterPlace
-from netmgr.model import Counter, Traffic
-from netmgr.prefixes import Address, Family
+from netmgr.model import Traffic
+from netmgr.prefixes import Family
 from netmgr.rules.link_programs import CLUSTER
 from netmgr.rules.link_programs import INTERNET as INTERNET_CLASS
 from tests.contracts.conftest import put_right
 from tests.contracts.routed import (
-    HEADERS,
     INTERNAL,
     INTERNET,
     LINK,
-    MACS,
+    POD_ADDRESSES,
     PODS,
-    PORT,
     counts,
     guarded,
+    of_pod,
     routed,
 )
-from tests.contracts.star import wait_until_up
+from tests.contracts.star import HEADERS, MACS, PORT, wait_until_up
 from tests.contracts.wide import ETHERNET, exchange_is_counted_once, widen
 
 SURROUNDINGS = routed
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.parametrize("real_kernel", ["links"], indirect=True),
-]
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("real_kernel", ["links"], indirect=True)]
 
 
 def test_what_is_removed_leaves_no_filter_and_no_qdisc(world, real_kernel, policy, program):
@@ -90,7 +86,7 @@ def test_links_that_lead_nowhere_outside_count_only_where_pods_have_limits(
     assert "netmgr" not in program(f"tc filter show dev {LINK} ingress")
     program("ip link add netmgr-in up type ifb")
     rules.change_policy(replace(policy, limited=True))
-    put_right(rules, map(Address.parse, PODS.values()))
+    put_right(rules, POD_ADDRESSES)
     assert "netmgr sending" in program(f"tc filter show dev {LINK} ingress")
     assert "netmgr leaving" in program("tc filter show dev other egress")
     assert "netmgr entering" in program("tc filter show dev other ingress")
@@ -135,19 +131,19 @@ def test_what_comes_by_a_link_that_leads_nowhere_outside_is_its_sources(
     host = world.socket(world.host, family, source, PORT + 1)
     pod = world.socket(world.pod, family, PODS[family], PORT)
     assert world.reaches(host, pod, PODS[family]) == source
-    arrived = Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_IN)
+    arrived = of_pod(family, Traffic.INTERNET_IN)
     assert counts(rules)[arrived] == (100 + HEADERS[family], 1)
 
 
 def test_a_class_comes_and_goes_and_the_internet_goes_on(world, real_kernel, policy):
     rules = guarded(real_kernel.backend, policy, knows_links=True)
-    family, pods = Family.V4, [Address.parse(address) for address in PODS.values()]
+    family = Family.V4
     pod = world.socket(world.pod, family, PODS[family], PORT)
     host = world.socket(world.host, family, INTERNET[family], PORT)
     assert world.reaches(pod, host, INTERNET[family])
     before = counts(rules)
     rules.change_policy(replace(policy, masquerade=False))
-    put_right(rules, pods)
+    put_right(rules, POD_ADDRESSES)
     assert counts(rules) == before
 
 
@@ -188,7 +184,7 @@ def test_by_whichever_of_several_uplinks_a_packet_leaves_it_counts(
         assert world.reaches(pod, host, address)
     left = {link: sent(program, link) for link in ("uplink", other)}
     assert all(left.values()), left
-    out = Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_OUT)
+    out = of_pod(family, Traffic.INTERNET_OUT)
     assert counts(rules)[out] == (32 * (100 + HEADERS[family]), 32)
 
 
@@ -210,7 +206,7 @@ def test_an_uplink_that_is_renamed_counts_on(world, real_kernel, policy, program
     filters = program("tc filter show dev uplink egress")
     program("ip link set uplink name wan")
     assert world.reaches(pod, host, INTERNET[family])
-    put_right(rules, map(Address.parse, PODS.values()))
+    put_right(rules, POD_ADDRESSES)
     assert program("tc filter show dev wan egress") == filters, "written again"
-    out = Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_OUT)
+    out = of_pod(family, Traffic.INTERNET_OUT)
     assert counts(rules)[out] == (2 * (100 + HEADERS[family]), 2)

@@ -26,26 +26,26 @@ from tests.contracts.conftest import (
     Kernel,
     inside_its_namespace,
     put_right,
+    settled,
 )
 from tests.contracts.routed import (
     FAMILIES,
     FORGERIES,
-    HEADERS,
     INTERNAL,
     INTERNET,
     LINK,
     LINKS_KNOWN,
-    MACS,
     NODE_INTERNAL,
     NODES,
+    POD_ADDRESSES,
     PODS,
-    PORT,
     counts,
     guarded,
+    of_pod,
     refused,
     routed,
 )
-from tests.contracts.star import SECONDS_TO_BE_LOST
+from tests.contracts.star import HEADERS, MACS, PORT, SECONDS_TO_BE_LOST
 from tests.waiting import eventually
 
 SURROUNDINGS = routed
@@ -67,14 +67,14 @@ def node(real_kernel, policy, request) -> Rules:
 def expected(
     family: Family, outward: tuple[int, int], inward: tuple[int, int]
 ) -> dict[Counter, tuple[int, int]]:
-    pod = Address.parse(PODS[family])
+    amounts = {Traffic.INTERNET_OUT: outward, Traffic.INTERNET_IN: inward}
     return {
-        Counter.of_pod(pod, Traffic.INTERNET_OUT): outward,
-        Counter.of_pod(pod, Traffic.INTERNET_IN): inward,
-        Counter("FORWARD", family, Traffic.INTERNET_OUT): outward,
-        Counter("FORWARD", family, Traffic.INTERNET_IN): inward,
-        Counter("PODS", family, Traffic.INTERNET_OUT): outward,
-        Counter("PODS", family, Traffic.INTERNET_IN): inward,
+        counter: amount
+        for traffic, amount in amounts.items()
+        for counter in (
+            of_pod(family, traffic),
+            *(Counter(subject, family, traffic) for subject in ("FORWARD", "PODS")),
+        )
     }
 
 
@@ -136,7 +136,7 @@ def test_an_internal_machine_without_a_way_back_to_pods_sees_the_node_unless_it_
     assert pod.recv(100) == b"me"
     assert counts(rules) == {}, "it is internal all the same"
     rules.change_policy(replace(policy, native=(*RANGES, Address.parse(machine).prefix)))
-    put_right(rules, map(Address.parse, PODS.values()))
+    put_right(rules, POD_ADDRESSES)
     # What is known to connection tracking keeps its translation.
     later = world.socket(world.pod, family, PODS[family], PORT + 1)
     assert world.reaches(later, host, machine) == PODS[family]
@@ -146,7 +146,7 @@ def test_an_internal_machine_without_a_way_back_to_pods_sees_the_node_unless_it_
     internet = world.socket(world.host, family, INTERNET[family], PORT)
     assert world.reaches(later, internet, INTERNET[family]) == NODES[family]
     assert {counter for counter in counts(rules) if counter.is_pod} == {
-        Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_OUT)
+        of_pod(family, Traffic.INTERNET_OUT)
     }
 
 
@@ -227,8 +227,8 @@ def test_a_connection_that_is_redirected_to_an_agent_of_the_node_still_gets_ther
     """
     away, own = INTERNAL[family], NODE_INTERNAL[family]
     protection = Protection((Address.parse(away).prefix,))
-    rules = Rules(real_kernel.backend, replace(policy, protection=protection))
-    rules.apply(rules.plan([Address.parse(PODS[family])]))
+    protecting = replace(policy, protection=protection)
+    rules = guarded(real_kernel.backend, protecting, knows_links=False)
     protocol = "ip" if family is Family.V4 else "ip6"
     chain = "add chain inet agent prerouting { type nat hook prerouting priority dstnat; }"
     rule = f"add rule inet agent prerouting {protocol} daddr {away} dnat {protocol} to {own}"
@@ -244,8 +244,8 @@ def test_the_nodes_own_services_are_kept_from_pods_where_that_is_asked_for(
     world, real_kernel, policy, family
 ):
     own = Address.parse(NODE_INTERNAL[family]).prefix
-    rules = Rules(real_kernel.backend, replace(policy, protection=Protection((own,), own=(own,))))
-    rules.apply(rules.plan([Address.parse(PODS[family])]))
+    protecting = replace(policy, protection=Protection((own,), own=(own,)))
+    rules = guarded(real_kernel.backend, protecting, knows_links=False)
     client = world.socket(world.pod, family, PODS[family], PORT)
     node = world.socket(None, family, str(own.network), PORT)
     assert world.is_lost(client, node, str(own.network))
@@ -302,8 +302,7 @@ def test_corrected_node_rules_count_the_nodes_own_internet_and_not_its_loopback(
 
 
 def test_the_articles_text_counts_loopback_as_internet(world, real_kernel, policy):
-    rules = Rules(real_kernel.backend, replace(policy, node_rules=NodeRules.EXACT))
-    rules.apply(rules.plan([]))
+    rules = settled(real_kernel.backend, replace(policy, node_rules=NodeRules.EXACT))
     own = world.socket(None, Family.V4, "", PORT)
     assert world.reaches(own, own, "127.0.0.1", 100) == "127.0.0.1"
     assert counts(rules) == {
@@ -319,16 +318,15 @@ def test_counts_survive_repairs_and_changes_of_policy(world, node, real_kernel, 
     assert world.reaches(pod, host, INTERNET[family])
     before = counts(node)
     assert before
-    pods = [Address.parse(address) for address in PODS.values()]
     narrower = tuple(block for block in policy.internal if str(block) != "192.168.0.0/16")
     changed = Rules(real_kernel.backend, replace(policy, masquerade=False, internal=narrower))
-    changed.know(pods, "research", LINK)
-    plan = changed.plan([*pods, Address.parse("10.1.0.77")])
+    changed.know(POD_ADDRESSES, "research", LINK)
+    plan = changed.plan([*POD_ADDRESSES, Address.parse("10.1.0.77")])
     changed.apply(plan)
     assert {
         counter: count for counter, count in counts(changed).items() if counter not in plan.created
     } == before
-    node.apply(node.plan(pods))
+    node.apply(node.plan(POD_ADDRESSES))
     assert counts(node) == before
 
 
@@ -360,10 +358,7 @@ def writes(kernel: Kernel, rules: Rules, policy: Policy) -> Iterator[str]:
 
 @FAMILIES
 def test_no_packet_is_lost_to_any_kind_of_write(real_kernel, world, policy, family):
-    rules = Rules(real_kernel.backend, policy)
-    pods = [Address.parse(address) for address in PODS.values()]
-    rules.know(pods, "research", LINK)
-    rules.apply(rules.plan(pods))
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
     sender = world.socket(world.host, family, INTERNET[family], PORT)
     ended, sent = threading.Event(), itertools.count()
 
@@ -379,11 +374,10 @@ def test_no_packet_is_lost_to_any_kind_of_write(real_kernel, world, policy, fami
     thread = threading.Thread(target=send)
     thread.start()
     counter = Counter("FORWARD", family, Traffic.INTERNET_IN)
-    of_pod = Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_IN)
     seen = 0
     try:
         for what in writes(real_kernel, rules, policy):
-            plan = rules.plan(pods)
+            plan = rules.plan(POD_ADDRESSES)
             assert counter not in plan.created
             rules.apply(plan)
             before, seen = seen, passed()
@@ -395,6 +389,6 @@ def test_no_packet_is_lost_to_any_kind_of_write(real_kernel, world, policy, fami
     packets = next(sent)
     octets = packets * (100 + HEADERS[family])
     assert counts(rules)[counter] == (octets, packets), "the node's"
-    assert counts(rules)[of_pod] == (octets, packets), "in a set"
+    assert counts(rules)[of_pod(family, Traffic.INTERNET_IN)] == (octets, packets), "in a set"
     in_sum = counter._replace(subject="PODS")
     assert counts(rules)[in_sum] == (octets, packets), "in a chain of ours"

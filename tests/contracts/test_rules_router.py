@@ -14,7 +14,7 @@ from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
-from tests.contracts.conftest import put_right
+from tests.contracts.conftest import put_right, settled
 from tests.contracts.star import HEADERS, HOSTS, Star, dropped, star
 from tests.fakes.sites import SITES, document
 from tests.waiting import PATIENCE
@@ -43,8 +43,7 @@ def world(namespaces, program) -> Iterator[Star]:
 @pytest.fixture
 def router(world) -> Iterator[Rules]:
     """It has counted one packet from the first spoke to the second."""
-    rules = Rules(NftablesBackend(), policy())
-    rules.apply(rules.plan([]))
+    rules = settled(NftablesBackend(), policy())
     # So that hosts know their router's MAC, and a packet is counted when it is sent.
     for host in ("own", "foreign"):
         assert passes(world, host, "researcher")

@@ -17,13 +17,12 @@ from tests.contracts.routed import (
     LINKS_KNOWN,
     NODE_INTERNAL,
     PODS,
-    PORT,
     counts,
     guarded,
     refused,
     routed,
 )
-from tests.contracts.star import set_kernel
+from tests.contracts.star import PORT, set_kernel
 from tests.kernel import forging
 from tests.waiting import PATIENCE, eventually
 

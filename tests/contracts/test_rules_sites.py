@@ -14,7 +14,7 @@ from netmgr.rules.engine import Rules
 from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import Hook, Spoke
 from netmgr.rules.policy import Policy
-from tests.contracts.conftest import put_right
+from tests.contracts.conftest import put_right, settled
 from tests.fakes.sites import SERVICES, SITES, document
 
 LONG = "a-name-as-long-as-the-name-of-a-site-can-be-which-is-63-letters"
@@ -45,10 +45,8 @@ MACHINES = {
 B_TO_A = ("spoke-b", "spoke-a")
 
 
-def settled(kernel, machine: str) -> Rules:
-    rules = Rules(kernel.backend, Policy.of(MACHINES[machine]))
-    rules.apply(rules.plan([]))
-    return rules
+def rules_of(kernel, machine: str) -> Rules:
+    return settled(kernel.backend, Policy.of(MACHINES[machine]))
 
 
 @pytest.fixture(params=MACHINES)
@@ -57,7 +55,7 @@ def machine(request) -> str:
 
 
 def test_a_second_plan_is_empty_and_so_is_a_successors(kernel, machine):
-    rules = settled(kernel, machine)
+    rules = rules_of(kernel, machine)
     assert rules.plan([]).repairs == ()
     assert not rules.plan([])
     assert not Rules(kernel.backend, Policy.of(MACHINES[machine])).plan([])
@@ -66,20 +64,20 @@ def test_a_second_plan_is_empty_and_so_is_a_successors(kernel, machine):
 def test_changing_a_machines_part_or_removing_it_leaves_nothing_of_the_former(
     kernel, policy, machine
 ):
-    settled(kernel, machine)
+    rules_of(kernel, machine)
     plain = Rules(kernel.backend, policy)
     put_right(plain)
     wanted = kernel.backend.observe(plain._skeleton)
     assert wanted.members.keys() == {spec.name for spec in plain._skeleton.sets}
     assert wanted.orphans == frozenset()
-    rules = settled(kernel, machine)
+    rules = rules_of(kernel, machine)
     assert not rules.plan([])
     rules.remove()
     assert rules.plan([]).repairs == ("the whole ruleset was missing",)
 
 
 def test_a_set_that_nothing_uses_any_more_is_told_and_removed(kernel, policy):
-    node, rules = settled(kernel, "node"), Rules(kernel.backend, policy)
+    node, rules = rules_of(kernel, "node"), Rules(kernel.backend, policy)
     needed, made = ({spec.name for spec in each._skeleton.sets} for each in (rules, node))
     told = [line for line in rules.plan([]).repairs if line.startswith("set ") and ":" not in line]
     assert len(told) == len(made - needed) > 0
@@ -100,7 +98,7 @@ def test_a_set_that_nothing_uses_any_more_is_told_and_removed(kernel, policy):
     ],
 )
 def test_a_rule_that_is_lost_is_told_in_one_sentence_and_put_back(kernel, machine, hook, rule):
-    rules = settled(kernel, machine)
+    rules = rules_of(kernel, machine)
     kernel.lose_rule(hook, rule)
     plan = put_right(rules)
     assert plan.repairs == (f"chain {hook}: rule '{rule}' was missing",)
@@ -108,7 +106,7 @@ def test_a_rule_that_is_lost_is_told_in_one_sentence_and_put_back(kernel, machin
 
 
 def test_a_lost_rule_of_a_netmap_is_put_back(kernel):
-    rules = settled(kernel, "NAT host")
+    rules = rules_of(kernel, "NAT host")
     hook, rule = (
         (Hook.DEPARTURE, "netmap out")
         if kernel.backend.abilities.rewrites
@@ -120,7 +118,7 @@ def test_a_lost_rule_of_a_netmap_is_put_back(kernel):
 
 
 def test_a_members_loss_is_told_and_put_right(kernel):
-    rules = settled(kernel, "node")
+    rules = rules_of(kernel, "node")
     kernel.lose_element("site_spoke-b4", Prefix.parse("10.130.0.0/16"))
     assert put_right(rules).repairs == ("set site_spoke-b4: 10.130.0.0/16 was missing",)
 
@@ -130,13 +128,13 @@ def dropped(origin: str, destination: str, packets: int, size: int) -> DroppedTo
 
 
 def test_every_pair_and_every_range_is_read_and_begins_at_zero(kernel):
-    router = settled(kernel, "hub router")
+    router = rules_of(kernel, "hub router")
     names = [site["name"] for site in SITES[1:]]
     pairs = {(origin, to) for origin in names for to in names if origin != to}
     assert {(one["origin"], one["destination"]) for one in router.drops().between} == pairs
     assert {(one["packets"], one["bytes"]) for one in router.drops().between} == {(0, 0)}
     assert router.translated() == []
-    host = settled(kernel, "NAT host")
+    host = rules_of(kernel, "NAT host")
     assert host.translated() == [
         {key: service[key] for key in ("vip_range", "service_cidr")} | {"bytes": 0, "packets": 0}
         for service in SERVICES
@@ -162,7 +160,7 @@ def test_a_new_spoke_costs_the_others_no_count(kernel):
     along.
     """
     policy = Policy.of(MACHINES["node"])
-    rules = settled(kernel, "node")
+    rules = rules_of(kernel, "node")
     kernel.set_drops(*B_TO_A, packets=5, octets=500)
     rules.apply(rules.plan([]))
     assert dropped(*B_TO_A, 5, 500) in rules.drops().between

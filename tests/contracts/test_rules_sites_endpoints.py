@@ -14,6 +14,8 @@ import pytest
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
+from tests.contracts.conftest import settled
+from tests.contracts.routed import FAMILIES
 from tests.contracts.star import (
     CLUSTER_IP,
     FURTHER,
@@ -31,7 +33,7 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.parametrize("real_kernel", ["nftables"], indirect=True),
     pytest.mark.parametrize("mode", ["nftables", "iptables-nft", "iptables-legacy"]),
-    pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}"),
+    FAMILIES,
 ]
 
 TARGET_PORT = 4444
@@ -112,9 +114,7 @@ def _address(host: str, family: Family) -> str:
 
 def nat_host(kernel, **nat: object) -> Rules:
     described = document("nat-host", nat={"machines": MACHINES, **nat})
-    rules = Rules(kernel.backend, Policy.of(described))
-    rules.apply(rules.plan([]))
-    return rules
+    return settled(kernel.backend, Policy.of(described))
 
 
 def reached(world: Star, host: str, family: Family, to: str, seconds: float = PATIENCE) -> str:

@@ -15,6 +15,8 @@ from netmgr.kernel import netns
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
+from tests.contracts.conftest import settled
+from tests.contracts.routed import FAMILIES
 from tests.contracts.star import (
     CLUSTER_IP,
     FURTHER,
@@ -34,7 +36,6 @@ from tests.kernel.usable import wait_until_usable
 
 pytestmark = pytest.mark.root
 
-FAMILIES = pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
 A, B = "spoke-a", "spoke-b"
 BACKEND_PORT = 4444
 CALLS = f"meta l4proto {{ tcp, udp }} th dport {PORT}"
@@ -87,9 +88,7 @@ def opened(world, real_kernel, program):
 
 
 def rules_of(real_kernel, role: str, **keys: object) -> Rules:
-    rules = Rules(real_kernel.backend, Policy.of(document(role, **keys)))
-    rules.apply(rules.plan([]))
-    return rules
+    return settled(real_kernel.backend, Policy.of(document(role, **keys)))
 
 
 def answer(server, client, data: bytes = b"answer"):

@@ -14,7 +14,7 @@ from netmgr.prefixes import Family
 from netmgr.rules import tagged
 from netmgr.rules.engine import Rules
 from netmgr.rules.tagged import Series
-from tests.contracts.conftest import run
+from tests.contracts.conftest import run, settled
 
 pytestmark = pytest.mark.root
 
@@ -100,8 +100,7 @@ def test_rules_of_one_name_in_one_chain_are_added_up(rules):
 
 @pytest.mark.parametrize("node_rules", NodeRules)
 def test_ours_are_not_among_them_marked_or_not(node_rules, real_kernel, policy):
-    rules = Rules(real_kernel.backend, replace(policy, node_rules=node_rules))
-    rules.apply(rules.plan([]))
+    rules = settled(real_kernel.backend, replace(policy, node_rules=node_rules))
     assert not rules.tagged().packets
     if real_kernel.backend.name == "nftables":
         return

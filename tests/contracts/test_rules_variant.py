@@ -13,8 +13,7 @@ from netmgr.kernel import netns
 from netmgr.kernel.xtables import variant as variants
 from netmgr.rules import choose
 from netmgr.rules.choose import FILE_NAME, in_use, open_backend, remembered
-from netmgr.rules.engine import Rules
-from tests.contracts.conftest import run
+from tests.contracts.conftest import run, settled
 
 pytestmark = pytest.mark.root
 
@@ -63,9 +62,7 @@ def test_without_a_kubelet_the_variant_with_more_rules_is_in_use(variant):
 def test_chains_of_ours_decide_before_everything_so_that_lost_state_finds_them(
     variant, policy, tmp_path
 ):
-    rules = Rules(open_backend(variant, tmp_path), policy)
-    rules.apply(rules.plan([]))
-    rules.close()
+    settled(open_backend(variant, tmp_path), policy).close()
     in_both(OTHER[variant], "-t mangle -N KUBE-KUBELET-CANARY")
     assert in_use() is variant
 

@@ -7,26 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from netmgr.model import Counter, Traffic
-from netmgr.prefixes import Address, Family
-from tests.contracts.routed import (
-    FAMILIES,
-    HEADERS,
-    INTERNET,
-    PODS,
-    PORT,
-    counts,
-    guarded,
-    routed,
-)
-from tests.contracts.star import wait_until_up
+from netmgr.model import Traffic
+from netmgr.prefixes import Family
+from tests.contracts.routed import FAMILIES, INTERNET, PODS, counts, guarded, of_pod, routed
+from tests.contracts.star import HEADERS, PORT, wait_until_up
 from tests.contracts.wide import exchange_is_counted_once, widen
 
 SURROUNDINGS = routed
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.parametrize("real_kernel", ["links"], indirect=True),
-]
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("real_kernel", ["links"], indirect=True)]
 
 
 @FAMILIES
@@ -46,7 +34,7 @@ def test_an_uplink_that_is_a_vlan_counts_once(world, real_kernel, policy, progra
     pod = world.socket(world.pod, family, PODS[family], PORT)
     for _ in range(5):
         pod.sendto(b"x" * 100, (address, PORT))
-    out = Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_OUT)
+    out = of_pod(family, Traffic.INTERNET_OUT)
     assert counts(rules)[out] == (5 * (100 + HEADERS[family]), 5)
     host = world.socket(world.host, family, INTERNET[family], PORT)
     assert world.reaches(pod, host, INTERNET[family])

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 
 from netmgr.kernel import netns
 from netmgr.model import Counter, Traffic
-from netmgr.prefixes import Address, Family
+from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
-from tests.contracts.routed import HEADERS, INTERNET, MACS, NODES, PODS, PORT, World, counts
-from tests.contracts.star import wait_until_up
+from tests.contracts.routed import INTERNET, NODES, PODS, World, counts, of_pod
+from tests.contracts.star import HEADERS, MACS, PORT, wait_until_up
 
 NEAR, FAR = "192.0.2.1", "192.0.2.9"
 CARRIERS = NODES[Family.V4], INTERNET[Family.V4]
@@ -51,6 +51,6 @@ def exchange_is_counted_once(world: World, rules: Rules) -> None:
         assert len(pod.recv(2000)) == size
     expected, shown = (1101 + 3 * HEADERS[family], 3), counts(rules)
     for traffic in Traffic:
-        of_pod = Counter.of_pod(Address.parse(PODS[family]), traffic)
         of_all = [Counter(subject, family, traffic) for subject in ("PODS", "FORWARD")]
-        assert {shown[counter] for counter in (of_pod, *of_all)} == {expected}, traffic
+        counters = (of_pod(family, traffic), *of_all)
+        assert {shown[counter] for counter in counters} == {expected}, traffic
