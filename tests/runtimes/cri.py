@@ -93,7 +93,6 @@ class Cri:
         self._call("RemovePodSandbox", {1: sandbox})
 
     def close(self) -> None:
-        """End the connection."""
         self._channel.close()
 
     def _call(self, method: str, request: Message) -> bytes:
@@ -101,7 +100,6 @@ class Cri:
 
 
 def encode(message: Message) -> bytes:
-    """A message as bytes."""
     repeated = (
         (number, value if isinstance(value, list) else [value]) for number, value in message.items()
     )

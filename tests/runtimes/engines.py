@@ -92,7 +92,6 @@ cgroups = "disabled"
 
 
 def containers_conf() -> str:
-    """podman's configuration."""
     return (_CNI_NETWORKS if podman_has_cni() else "") + _ENGINE
 
 
@@ -115,9 +114,7 @@ class Engine(Protocol):
         """Run a program in the pod and return what it printed."""
         ...
 
-    def remove(self, pod: str) -> None:
-        """Stop the pod and remove it."""
-        ...
+    def remove(self, pod: str) -> None: ...
 
 
 def execute(machine: Machine, namespace: str, container: str, *command: str) -> str:

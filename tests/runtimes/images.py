@@ -70,11 +70,7 @@ def oci_archive(
         {
             "architecture": ARCHITECTURES[platform.machine()],
             "os": "linux",
-            "config": {
-                "Entrypoint": list(entrypoint),
-                "Cmd": command,
-                "Env": ["PATH=/bin"],
-            },
+            "config": {"Entrypoint": list(entrypoint), "Cmd": command, "Env": ["PATH=/bin"]},
             "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
         },
     )

@@ -19,6 +19,18 @@ ECHO_PORT = 7
 WEB_PORT = 80
 END = b"end of test"
 PAGE = b"netmgr" * 2000
+DATAGRAMS, PAYLOAD = 20, 1000
+
+
+def probing(target: object, program: str = "probe", many: int = DATAGRAMS) -> tuple[str, ...]:
+    """The command by which a pod exchanges datagrams with the internet host, or another."""
+    return program, str(target), str(ECHO_PORT), str(many), str(PAYLOAD)
+
+
+def browsing(target: object) -> tuple[str, ...]:
+    """The command by which a pod prints its page, below the headers."""
+    return "sh", "-c", f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc {target} {WEB_PORT}"
+
 
 METER = """
 table inet witness {{

@@ -22,6 +22,13 @@ _DEBIANS = "/usr/lib/cni"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 Conf = dict[str, object]
 
+IPAM = {
+    "type": "host-local",
+    "ranges": [[{"subnet": "10.88.1.0/24"}], [{"subnet": "fd00:88:1::/112"}]],
+    "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+}
+"""Of Debian's plugins."""
+
 
 def program() -> Path:
     """Where `make test-all` puts it.
@@ -87,6 +94,5 @@ class Multus:
         )
 
     def cached(self) -> list[dict]:
-        """The cached results of the delegates."""
         folder = self.machine.path(RESULTS)
         return [json.loads(path.read_text()) for path in folder.glob("*")]

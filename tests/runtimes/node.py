@@ -53,17 +53,14 @@ class NetmgrNode:
         return printed
 
     def start_agent(self) -> None:
-        """Start the agent alone."""
         self.machine.start("agent", *NETMGR, "agent", "--config", DOCUMENT)
         self.wait_until_ready()
 
     def stop_agent(self) -> None:
-        """End the agent, and wait for its end."""
         self.machine.run("pkill", "-f", "netmgr agent")
         self.machine.running["agent"].wait(PATIENCE)
 
     def wait_until_ready(self) -> None:
-        """Wait until the agent can serve pods."""
         eventually(self._is_ready, lambda: f"the agent is not ready:\n{self.machine.log('agent')}")
 
     def snapshot(self) -> Snapshot:
@@ -84,7 +81,6 @@ class NetmgrNode:
         return {row["traffic"]: (row["bytes"], row["packets"]) for row in rows}
 
     def repaired(self) -> set[str]:
-        """Areas in which drift was repaired."""
         return {each["reason"] for each in self.snapshot()["drift_repaired"] if each["count"]}
 
     def addresses(self, state: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from netmgr.prefixes import Family
 from tests.lab.topology import INTERNET
-from tests.runtimes.internet import ECHO_PORT
+from tests.runtimes.internet import probing
 from tests.runtimes.machine import Machine
 from tests.runtimes.node import BIN_DIR
 
@@ -48,11 +48,9 @@ class Plugin:
         """Exchange packets of both families with the internet."""
         self.machine.write(PROBE, self.probe, mode=0o755)
         for family in Family:
-            talk = (PROBE, str(INTERNET[family]), str(ECHO_PORT), "20", "1000")
-            self.machine.run("ip", "netns", "exec", pod, *talk)
+            self.machine.run("ip", "netns", "exec", pod, *probing(INTERNET[family], PROBE))
 
     def remove(self, pod: str) -> None:
-        """End a pod."""
         self._call("DEL", pod, NETNS=f"/run/netns/{pod}")
         self.machine.run("ip", "netns", "delete", pod)
         del self.results[pod]

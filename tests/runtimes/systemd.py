@@ -54,7 +54,6 @@ class Systemd:
         return self.machine.run(*beside, *command, check=check)
 
     def property(self, unit: str, name: str) -> str:
-        """What it knows of a unit."""
         return self.control("systemctl", "show", "--value", f"--property={name}", unit).strip()
 
     def _answers(self) -> bool:

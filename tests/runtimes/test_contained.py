@@ -29,7 +29,7 @@ from tests.runtimes.engines import (
     containerd_config,
     containers_conf,
 )
-from tests.runtimes.internet import ECHO_PORT, Internet
+from tests.runtimes.internet import Internet, probing
 from tests.runtimes.machine import Machine
 from tests.runtimes.node import BIN_DIR, DOCUMENT, SOURCE, NetmgrNode, scraped, sent_of_pod, settled
 from tests.waiting import PATIENCE, eventually
@@ -167,7 +167,6 @@ class ContainedNode(NetmgrNode):
         engine.restart()
 
     def configure_containerd(self) -> None:
-        """Write its configuration."""
         self.machine.write(CONTAINERD_CONFIG, containerd_config(self.bin_dir))
 
 
@@ -232,7 +231,7 @@ def test_pods_are_wired_counted_and_scraped_from_within_containers(
     engine = ContainerdCri(machine, probe)
     pod = engine.run("inside")
     for family in Family:
-        engine.speak("inside", "probe", str(INTERNET[family]), str(ECHO_PORT), "20", "1000")
+        engine.speak("inside", *probing(INTERNET[family]))
     assert settled(lambda: contained_node.counted(*pod), internet.meter) == internet.meter()
 
     for probe_name in ("readinessProbe", "livenessProbe"):

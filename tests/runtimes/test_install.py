@@ -16,7 +16,7 @@ from netmgr.prefixes import Family
 from tests.lab.topology import INTERNET, Node
 from tests.lab.world import World
 from tests.runtimes.engines import CONTAINERD_CONFIG, ContainerdCri, containerd_config, major
-from tests.runtimes.internet import ECHO_PORT, Internet
+from tests.runtimes.internet import ECHO_PORT, Internet, probing
 from tests.runtimes.machine import Machine
 from tests.runtimes.node import NETMGR, NetmgrNode, settled
 from tests.waiting import eventually
@@ -117,7 +117,7 @@ def test_limited_pods_are_counted_by_what_passes_their_limits(
     assert (_rate(machine, link), _rate(machine, ifb)) == ("8Mbit", "16Mbit")
 
     for family in Family:
-        engine.speak("limited", "probe", str(INTERNET[family]), str(ECHO_PORT), "50", "1000")
+        engine.speak("limited", *probing(INTERNET[family], many=50))
     assert settled(lambda: bare.counted(*pod), internet.meter) == internet.meter()
 
     # containerd allows bursts of 512 MB. With one smaller than a packet, the packet is dropped.

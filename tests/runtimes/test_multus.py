@@ -13,8 +13,8 @@ from tests.kernel.namespaces import inside
 from tests.lab.topology import INTERNET, Node
 from tests.lab.world import World
 from tests.runtimes.engines import ContainerdCri
-from tests.runtimes.internet import ECHO_PORT, Internet
-from tests.runtimes.multus import RESULTS, Conf, Multus
+from tests.runtimes.internet import Internet, probing
+from tests.runtimes.multus import IPAM, RESULTS, Conf, Multus
 from tests.runtimes.node import NetmgrNode, settled
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes, pytest.mark.slow]
@@ -32,17 +32,7 @@ FABRIC = "192.0.2.1"
 PTP: Conf = {
     "cniVersion": "1.0.0",
     "name": "another",
-    "plugins": [
-        {
-            "type": "ptp",
-            "ipMasq": True,
-            "ipam": {
-                "type": "host-local",
-                "ranges": [[{"subnet": "10.88.1.0/24"}], [{"subnet": "fd00:88:1::/112"}]],
-                "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
-            },
-        }
-    ],
+    "plugins": [{"type": "ptp", "ipMasq": True, "ipam": IPAM}],
 }
 SECOND: Conf = {
     "cniVersion": "1.0.0",
@@ -79,7 +69,7 @@ def kubelet(netmgr_node: NetmgrNode, probe: bytes) -> ContainerdCri:
 
 def exchange(kubelet: ContainerdCri, pod: str, *targets: str) -> None:
     for target in targets or map(str, INTERNET.values()):
-        kubelet.speak(pod, "probe", target, str(ECHO_PORT), "20", "1000")
+        kubelet.speak(pod, *probing(target))
 
 
 def held(kubelet: ContainerdCri, pod: str, ifname: str) -> list[str]:
@@ -105,10 +95,7 @@ def choose_net1(kubelet: ContainerdCri, pod: str, multus: Multus) -> None:
 
 
 def test_the_default_network_beside_another_interface(
-    kubelet: ContainerdCri,
-    netmgr_node: NetmgrNode,
-    internet: Internet,
-    fabric: Callable[..., str],
+    kubelet: ContainerdCri, netmgr_node: NetmgrNode, internet: Internet, fabric: Callable[..., str]
 ) -> None:
     multus = Multus(kubelet.machine, NETMGR, SECOND)
     pod = kubelet.run("trainer")

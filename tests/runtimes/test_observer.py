@@ -16,24 +16,18 @@ from netmgr.prefixes import Family
 from tests.lab.topology import INTERNET, Node
 from tests.runtimes.conftest import ENGINES
 from tests.runtimes.engines import IMAGE, NATIVE, ContainerdCri, Ctr, Podman, podman_has_cni
-from tests.runtimes.internet import ECHO_PORT, PAGE, WEB_PORT, Internet
+from tests.runtimes.internet import DATAGRAMS, PAGE, PAYLOAD, Internet, browsing, probing
 from tests.runtimes.machine import Machine
-from tests.runtimes.multus import RESULTS, Multus
+from tests.runtimes.multus import IPAM, RESULTS, Multus
 from tests.runtimes.node import DOCUMENT, NetmgrNode, settled
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
-DATAGRAMS, PAYLOAD = 20, 1000
 SHORT_LIVED = 6
 PLUGINS = {
     "bridge": {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True},
     "ptp": {"type": "ptp", "ipMasq": True},
-}
-IPAM = {
-    "type": "host-local",
-    "ranges": [[{"subnet": "10.88.1.0/24"}], [{"subnet": "fd00:88:1::/112"}]],
-    "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
 }
 
 
@@ -103,11 +97,8 @@ def test_a_pod_of_another_plugin_is_counted_to_the_byte_and_kept_when_it_is_gone
     # On a busy machine it would speak before it is found.
     eventually(lambda: observed.counted(*pod))
     for family in Family:
-        runtime.speak(
-            "talker", "probe", str(INTERNET[family]), str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD)
-        )
-        request = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc {INTERNET[family]} {WEB_PORT}"
-        assert PAGE.decode() in runtime.speak("talker", "sh", "-c", request)
+        runtime.speak("talker", *probing(INTERNET[family]))
+        assert PAGE.decode() in runtime.speak("talker", *browsing(INTERNET[family]))
     assert settled(lambda: observed.counted(*pod), internet.meter) == internet.meter()
     assert observed.counted(*pod)["internet-out"][0] > DATAGRAMS * 2 * PAYLOAD
     runtime.remove("talker")
@@ -126,7 +117,7 @@ def test_pods_that_speak_in_their_first_instant_and_end_lose_nothing_that_is_not
     observed.use("bridge")
     containerd = Ctr(observed.machine, probe).machine
     podman = Podman(observed.machine, probe).machine if podman_has_cni() else None
-    speak = ("probe", str(INTERNET[Family.V4]), str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD))
+    speak = probing(INTERNET[Family.V4])
     on_network = ("--network", "netmgr", "--ulimit", "host")
     for number in range(SHORT_LIVED):
         if podman:
@@ -175,7 +166,7 @@ def test_both_interfaces_of_a_pod_are_counted_by_the_results_that_multus_keeps(
         if way == "net1":
             entered = ("nsenter", f"--net={multus.netns(runtime.ids['trainer'])}")
             machine.run(*entered, "ip", "route", "add", target, "via", "10.89.1.1", "dev", "net1")
-        runtime.speak("trainer", "probe", target, str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD))
+        runtime.speak("trainer", *probing(target))
         assert settled(lambda: observed.counted(*pod), internet.meter) == internet.meter()
         packets.append(internet.meter()["internet-out"][1])
     assert packets == [DATAGRAMS, 2 * DATAGRAMS]

@@ -12,27 +12,16 @@ import pytest
 from netmgr.prefixes import Address, Family
 from tests.lab.topology import INTERNET, Node
 from tests.runtimes.engines import Engine
-from tests.runtimes.internet import ECHO_PORT, PAGE, WEB_PORT, Internet
+from tests.runtimes.internet import DATAGRAMS, PAGE, PAYLOAD, Internet, browsing, probing
 from tests.runtimes.node import NetmgrNode, settled
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
-
-DATAGRAMS, PAYLOAD = 20, 1000
 
 
 def addresses_on_eth0(engine: Engine, pod: str) -> list[Address]:
     shown = engine.speak(pod, "ip", "-o", "address", "show", "dev", "eth0")
     found = [Address.parse(text) for text in re.findall(r"inet6? ([0-9a-f.:]+)", shown)]
     return [address for address in found if not ipaddress.ip_address(str(address)).is_link_local]
-
-
-def exchange(engine: Engine, pod: str, family: Family) -> None:
-    engine.speak(pod, "probe", str(INTERNET[family]), str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD))
-
-
-def browse(engine: Engine, pod: str, family: Family) -> str:
-    request = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc {INTERNET[family]} {WEB_PORT}"
-    return engine.speak(pod, "sh", "-c", request).partition("\r\n\r\n")[2]
 
 
 def test_a_pod_is_wired_counted_to_the_byte_and_leaves_nothing_but_addresses_in_cooldown(
@@ -43,8 +32,9 @@ def test_a_pod_is_wired_counted_to_the_byte_and_leaves_nothing_but_addresses_in_
     assert sorted(address.family for address in held) == [Family.V4, Family.V6]
     assert all(any(block.holds(address) for block in node.ranges) for address in held)
     for family in Family:
-        exchange(engine, "talker", family)
-        assert browse(engine, "talker", family) == PAGE.decode()
+        engine.speak("talker", *probing(INTERNET[family]))
+        page = engine.speak("talker", *browsing(INTERNET[family]))
+        assert page.partition("\r\n\r\n")[2] == PAGE.decode()
     assert internet.visitors == {str(address) for address in node.addresses}
     counted = settled(lambda: netmgr_node.counted(*pod), internet.meter)
     assert counted == internet.meter()

@@ -55,7 +55,6 @@ class UnitNode(NetmgrNode):
         self.systemd = Systemd(self.machine)
 
     def start(self, *options: str) -> str:
-        """Install plugin and units, and start both services."""
         machine = self.machine
         self._install()
         machine.write(DOCUMENT, yaml.safe_dump(self._document() | SETTINGS))
@@ -106,7 +105,6 @@ class UnitNode(NetmgrNode):
         return python
 
     def log(self, unit: str) -> str:
-        """What a service has logged."""
         return self.machine.path(f"/run/netmgr-{unit}.log").read_text()
 
     def failures(self) -> list[str]:
@@ -116,7 +114,6 @@ class UnitNode(NetmgrNode):
         return [line for line in lines if not away.search(line)]
 
     def wait_until_ready(self) -> None:
-        """Wait until the agent can serve pods."""
         eventually(self._is_ready, lambda: f"the agent is not ready:\n{self.log('agent')}")
 
     def _install(self) -> None:
