@@ -45,7 +45,6 @@ class Stored:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels."""
         found: Mapping[str, str] = self.content["metadata"].get("labels") or {}
         return found
 
@@ -60,7 +59,6 @@ class Change:
 
     @property
     def line(self) -> bytes:
-        """The event."""
         return b'{"type":"%b","object":%b}\n' % (self.kind.encode(), self.stored.text)
 
 
@@ -88,7 +86,6 @@ class Collection:
         self._forgotten = FIRST_VERSION
 
     def one(self, name: str) -> Stored:
-        """The object of this name."""
         if name not in self.objects:
             raise ApiError(f"{name!r} not found", NOT_FOUND)
         return self.objects[name]
@@ -140,14 +137,12 @@ def check_precondition(found: Object, asked: Object) -> None:
 
 
 def check_ranges(before: Object, after: Object) -> None:
-    """Refuse to change podCIDRs."""
     former, new = (each.get("spec", {}).get("podCIDRs") for each in (before, after))
     if former and former != new:
         raise ApiError("spec.podCIDRs: Forbidden: may not be changed once set", INVALID)
 
 
 def patched(before: Object, patch: Object, kind: str, subresource: str) -> Object:
-    """The object with a patch applied."""
     if kind not in (MERGE_PATCH, STRATEGIC_MERGE_PATCH):
         raise ApiError(f"{kind} is not supported", 415)
     after: Object = _merged(before, patch, _MERGED_BY if kind == STRATEGIC_MERGE_PATCH else {})

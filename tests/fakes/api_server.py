@@ -61,7 +61,6 @@ class Answer:
         return HTTPStatus(self.status).phrase
 
     def read(self) -> bytes:
-        """The whole body."""
         return self.data
 
     def read1(self, _most: int) -> bytes:
@@ -70,14 +69,12 @@ class Answer:
         return rest
 
     def getheaders(self) -> Mapping[str, str]:
-        """The headers."""
         return self.headers
 
     def __iter__(self) -> Iterator[bytes]:
         return self.lines
 
     def close(self) -> None:
-        """End a watch."""
         if close := getattr(self.lines, "close", None):
             close()
 
@@ -137,7 +134,6 @@ class ApiServer:
         self._collections[collection].followers.append(follower)
 
     def objects(self, collection: str) -> dict[str, Object]:
-        """All objects of a collection, by name."""
         found = self._collections[collection].objects
         return {name: stored.content for name, stored in found.items()}
 
@@ -149,7 +145,6 @@ class ApiServer:
             watch.arrived.set()
 
     def answer(self, client: str, method: str, url: str, body: Any, kind: str) -> Answer:
-        """Carry a request out."""
         where = urlsplit(url)
         target, query = _Target.of(where.path), dict(parse_qsl(where.query))
         verb = method if target.name or method != "GET" else "WATCH" if "watch" in query else "LIST"
@@ -275,7 +270,6 @@ class _Transport:
         post_params: object = None,
         _request_timeout: float | tuple[float, float] | None = None,
     ) -> Answer:
-        """One request, as the kubernetes client makes it."""
         del post_params
         self._let_time_pass(method, _request_timeout)
         kind = (headers or {}).get("Content-Type", "")

@@ -44,7 +44,6 @@ def document(*interfaces: Sequence[str]) -> bytes:
 
 
 def http(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
-    """A whole HTTP answer."""
     named = {"Content-Type": "application/json; charset=utf-8", "Content-Length": str(len(body))}
     named |= {name.replace("_", "-"): value for name, value in headers.items()}
     lines = "\r\n".join(f"{name}: {value}" for name, value in named.items())

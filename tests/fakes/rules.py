@@ -88,7 +88,6 @@ class FakeBackend:
                 raise
 
     def render(self, operations: Sequence[Operation]) -> str:
-        """The operations, one a line."""
         return "".join(f"{operation}\n" for operation in operations)
 
     def read(self, desired: Ruleset) -> list[Sample]:
@@ -138,7 +137,6 @@ class FakeBackend:
         pass
 
     def remove(self) -> None:
-        """Take everything away."""
         with self._lock:
             self.state = State()
 

@@ -15,7 +15,6 @@ class Hits:
     bytes: int = 0
 
     def hit(self, size: int) -> None:
-        """Count a packet of so many bytes."""
         self.packets += 1
         self.bytes += size
 
@@ -30,8 +29,6 @@ class HeldSet:
 
 @dataclass
 class State:
-    """All that is held."""
-
     sets: dict[str, HeldSet] = field(default_factory=dict)
     chains: dict[Hook, list[Rule]] = field(default_factory=dict)
     counters: dict[str, Hits] = field(default_factory=dict)

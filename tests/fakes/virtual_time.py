@@ -86,7 +86,6 @@ class VirtualTime:
         self._now = max(self._now, until)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
         self._pause(None, seconds)
 
     def wait(self, event: threading.Event, seconds: float | None = None) -> bool:
@@ -141,7 +140,6 @@ class VirtualTime:
             self._resume(actor, actor.waits)
 
     def close(self) -> None:
-        """End all threads."""
         for owner in {actor.owner for actor in self._waiting}:
             self.kill(owner)
 
