@@ -177,7 +177,6 @@ class Hub:
         time.sleep(self.chance.uniform(0, longest))
 
     def add(self, node: LabNode) -> Sandbox:
-        """Run another pod, which talks from now on."""
         self.done["ADD"] += 1
         sandbox = node.add(f"passing-{self.done['ADD']}")
         self.books[node.name].begin(sandbox.pod.name)

@@ -152,7 +152,6 @@ class Invariants:
             yield f"{error.filename} is missing"
 
     def _left(self) -> Iterator[str]:
-        """What is left in the state directory."""
         paths = list(self._folder.iterdir())
         scratch = [path for path in paths if SCRATCH.fullmatch(path.name)]
         if len(scratch) > MOST_SCRATCH:

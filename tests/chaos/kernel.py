@@ -64,7 +64,6 @@ class Kernel:
         return inside(self.node.namespace, *command)
 
     def rules(self) -> Rules:
-        """As they are now."""
         for _ in range(_TRIES):
             # The agent may be changing them: a set that goes makes iptables-save fail.
             with suppress(AssertionError):

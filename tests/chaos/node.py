@@ -41,11 +41,7 @@ COOLDOWN = 10
 SETTINGS: dict[str, Any] = {
     "reconcile_seconds": INTERVAL,
     "pool": {"cooldown_seconds": COOLDOWN, "conntrack_wait_seconds": 0},
-    "accounting": {
-        "reading_seconds": INTERVAL,
-        "min_reading_seconds": 0,
-        "linger_seconds": 86400,
-    },
+    "accounting": {"reading_seconds": INTERVAL, "min_reading_seconds": 0, "linger_seconds": 86400},
     "limits": [
         {
             "pods": "*/*",
@@ -114,7 +110,6 @@ class Chaos:
         self.hold()
 
     def begin(self, name: str) -> None:
-        """Begin a step."""
         self.history.append(name)
         self.done[name] += 1
         self.faults, self.alters_rules = Faults(), False
@@ -140,7 +135,6 @@ class Chaos:
     # --- pods -----------------------------------------------------------------------------------
 
     def one(self) -> str | None:
-        """Any pod."""
         return self.chance.choice(list(self.pods)) if self.pods else None
 
     def name(self) -> str:
@@ -148,7 +142,6 @@ class Chaos:
         return f"pod-{self.born}"
 
     def add(self, name: str = "") -> Sandbox:
-        """Run a pod."""
         name = name or self.name()
         with self.verb("ADD"):
             sandbox = self.node.add(name, self.chance.choice(NAMESPACES))
@@ -285,7 +278,6 @@ class Chaos:
         run(self.node, *command)
 
     def pause(self, longest: float = INTERVAL) -> None:
-        """Some time passes."""
         time.sleep(self.chance.uniform(0, longest))
 
     # --- invariants -----------------------------------------------------------------------------

@@ -15,8 +15,6 @@ LOG_LINES = 40
 
 
 class Run(Protocol):
-    """A run of faults."""
-
     history: list[str]
 
     @property

@@ -4,7 +4,6 @@ full.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import signal
@@ -16,15 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from netmgr import programs
 from netmgr.errors import SetupError
 from netmgr.ledger.ledger import Ledger
 from tests.fakes import ledger_writer
 from tests.fakes.ledger_tools import counts
 from tests.fakes.ledger_writer import PODS, begin_pods, counters, opened, round_of
+from tests.kernel.common import use_up_blocks
 
 KILLS = 25
 ROOT = Path(__file__).parent.parent.parent
-MNT_DETACH = 2
 
 
 @pytest.mark.programs
@@ -75,25 +75,21 @@ def _killed_while_posting(path: Path, done: int, seconds: float) -> int:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with room for 1 MiB."""
-    libc = ctypes.CDLL(None, use_errno=True)
     folder = tmp_path / "disk"
     folder.mkdir()
-    if libc.mount(b"netmgr-test", os.fsencode(folder), b"tmpfs", 0, b"size=1m") != 0:
-        raise OSError(ctypes.get_errno(), "mount")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "netmgr-test", str(folder)]
+    assert programs.run(mount).returncode == 0
     try:
         yield folder
     finally:
-        libc.umount2(os.fsencode(folder), MNT_DETACH)
+        assert programs.run(["umount", "--lazy", str(folder)]).returncode == 0
 
 
 def fill(disk: Path) -> Path:
     filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return filler
+    filler.mkdir()
+    use_up_blocks(filler)
+    return filler / "room"
 
 
 @pytest.mark.root

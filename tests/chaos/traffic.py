@@ -20,7 +20,7 @@ from typing import NamedTuple
 from netmgr.model import Traffic
 from netmgr.prefixes import Family
 from tests.lab.capture import Capture
-from tests.lab.exchange import End, datagram_bytes, open_socket, stream
+from tests.lab.exchange import datagram_bytes, open_socket, stream
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
@@ -163,9 +163,8 @@ class Conversation(threading.Thread):
             talker = self._talkers[name]
             before = self._seen(talker, "TCP")
             for family in talker.near:
-                near = End(talker.sandbox.netns, talker.sandbox.address(family))
-                there = End(self._world.internet, INTERNET[family])
-                stream(near, there, STREAM_BYTES, 2 * STREAM_BYTES, port=talker.port)
+                ends = talker.sandbox.end(family), self._world.outside(family)
+                stream(*ends, STREAM_BYTES, 2 * STREAM_BYTES, port=talker.port)
             self._capture.settle(QUIET_SECONDS)
             for way, size in self._seen(talker, "TCP").items():
                 talker.streamed[way] += size - before[way]

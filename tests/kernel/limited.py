@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from tests.kernel.spending import run
+from tests.kernel.common import repairs
+from tests.kernel.namespaces import inside
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 
@@ -30,15 +31,12 @@ def pods_of(node: LabNode) -> Iterator[NewPod]:
 
 def shown(node: LabNode, *command: str) -> str:
     """What a program on the node prints; it must succeed."""
-    done = run(node, *command)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return inside(node.namespace, *command)
 
 
 def repaired(node: LabNode, reason: str = "limits") -> int:
     """How often the agent put something of this kind right."""
-    counts = {item["reason"]: item["count"] for item in node.snapshot()["drift_repaired"]}
-    return counts.get(reason, 0)
+    return repairs(node, reason)
 
 
 @contextmanager

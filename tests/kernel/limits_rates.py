@@ -18,6 +18,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.flows import MEGABIT, ON_THE_WIRE, flows, rate
+from tests.kernel.namespaces import inside
 from tests.lab import wiring
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
@@ -82,8 +83,7 @@ def test_a_limit_is_attained_and_kept(
 
 def arrived(receiver: Path) -> int:
     """The bytes that have come over the link of the receiving end."""
-    command = ["nsenter", f"--net={receiver}", "ip", "-j", "-s", "link", "show", "dev", "eth0"]
-    (shown,) = json.loads(subprocess.check_output(command))
+    (shown,) = json.loads(inside(receiver, *["ip", "-j", "-s", "link", "show", "dev", "eth0"]))
     return int(shown["stats64"]["rx"]["bytes"])
 
 

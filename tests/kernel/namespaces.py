@@ -10,6 +10,7 @@ from subprocess import Popen
 from netmgr import programs
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
+from tests.waiting import eventually
 
 
 def inside(namespace: Path, *command: str) -> str:
@@ -17,6 +18,18 @@ def inside(namespace: Path, *command: str) -> str:
     done = programs.run(["nsenter", f"--net={namespace}", *command])
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
+
+
+@contextmanager
+def process_in(namespace: Path) -> Iterator[Path]:
+    """The path by which a runtime names the namespace of a process."""
+    with Popen(["nsenter", f"--net={namespace}", "sleep", "600"]) as process:
+        try:
+            path = Path(f"/proc/{process.pid}/ns/net")
+            eventually(lambda: path.samefile(namespace))
+            yield path
+        finally:
+            process.kill()
 
 
 @contextmanager

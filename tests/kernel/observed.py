@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Any
 from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.prefixes import Family
+from tests.kernel.namespaces import inside
 from tests.lab import wiring
-from tests.lab.exchange import End, datagrams
+from tests.lab.exchange import datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET, Pod, cluster
+from tests.lab.topology import Pod, cluster
 from tests.lab.world import World
 from tests.waiting import eventually
 
@@ -80,8 +80,7 @@ class ObservedNode:
     def our_rules(self) -> str:
         """What netmgr has in the kernel, of either backend."""
         shown = "nft list table inet netmgr 2>/dev/null || iptables-legacy-save | grep -i -e netmgr"
-        command = ["nsenter", f"--net={self.node.namespace}", "sh", "-c", shown]
-        return subprocess.run(command, capture_output=True, check=True, text=True).stdout
+        return inside(self.node.namespace, "sh", "-c", shown)
 
     def result_file(self, pod: Sandbox) -> Path:
         return next(self.results.glob(f"*-{pod.container_id}-*"))
@@ -91,8 +90,8 @@ class ObservedNode:
         out, home = range(100, 100 + forth), range(back, back + 7 * forth, 7)
         totals = {"internet-out": (0, 0), "internet-in": (0, 0)}
         for family in Family:
-            there = End(self.world.internet, INTERNET[family])
-            heard = datagrams(End(pod.netns, pod.address(family)), there, [*out], [*home])
+            there = self.world.outside(family)
+            heard = datagrams(pod.end(family), there, [*out], [*home])
             for traffic, tally in (("internet-out", heard.forth), ("internet-in", heard.back)):
                 size, packets = totals[traffic]
                 totals[traffic] = size + tally.bytes, packets + tally.packets

@@ -17,6 +17,21 @@ SETTLED = 1.5
 """Seconds in which an agent that reconciles every half a second has done so at least twice."""
 
 
+def pump(near: socket.socket, far: socket.socket, still_seconds: float, pause: float = 0) -> int:
+    """Send all that TCP takes until nothing has arrived for so long; the bytes that arrived."""
+    for end in (near, far):
+        end.settimeout(0)
+    size, arrived_at = 0, time.monotonic()
+    while time.monotonic() < arrived_at + still_seconds:
+        with suppress(BlockingIOError):
+            near.send(bytes(16_384))
+        with suppress(BlockingIOError):
+            size += len(far.recv(1 << 20))
+            arrived_at = time.monotonic()
+        time.sleep(pause)
+    return size
+
+
 class Exchange:
     """Datagrams between a pod and the internet, and how many bytes of them arrived."""
 

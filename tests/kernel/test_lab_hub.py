@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +24,7 @@ from netmgr.plan.document import PlanDocument
 from netmgr.prefixes import Address, Family
 from tests.kernel.namespaces import inside
 from tests.lab import matrix, planned, probing, services, verify
-from tests.lab.exchange import End, open_socket
+from tests.lab.exchange import End, open_socket, seen_from
 from tests.lab.probing import Outcome
 from tests.lab.topology import Spoke
 from tests.lab.world import World
@@ -171,7 +170,7 @@ def test_after_a_thousand_connections_each_way_none_is_half_open(
     before = set(verify.half_open(world))  # of other tests
     for spoke, pod in zip(world.topology.spokes, pods, strict=True):
         found = services.service(spoke, world.nodes)
-        ends = [End(one.netns, one.address(family)) for one in found.backends]
+        ends = [one.end(family) for one in found.backends]
         nat_host = world.node(spoke.nat_host).namespace
         # The kernel forgets them after two minutes; a busy machine may take longer to make them.
         inside(nat_host, "sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_timeout_time_wait=3600")
@@ -192,9 +191,7 @@ def opened(
     found = services.service(spoke, world.nodes)
     with open_socket(researcher.namespace, family, socket.SOCK_STREAM) as near:
         with ExitStack() as closing:
-            listeners = [
-                listening(closing, End(one.netns, one.address(family))) for one in found.backends
-            ]
+            listeners = [listening(closing, one.end(family)) for one in found.backends]
             near.connect((str(found.address(family, inside=False)), services.PORT))
             far = accept(listeners)
         with far:
@@ -237,33 +234,18 @@ def lawless(world: World, name: str) -> None:
     """End a machine's agent and take its rules away."""
     node = world.node(name)
     node.kill_agent()
-    netns = f"--net={node.namespace}"
-    for command in (
-        ["nft", "flush", "ruleset"],
-        *([f"{each}-legacy", "-t", "mangle", "-F"] for each in TOOLS),
-    ):
-        subprocess.run(
-            ["nsenter", netns, *command], check=True, capture_output=True, timeout=PATIENCE
-        )
-
-
-TOOLS = ("iptables", "ip6tables")
+    inside(node.namespace, "nft", "flush", "ruleset")
+    for tool in ("iptables", "ip6tables"):
+        inside(node.namespace, f"{tool}-legacy", "-t", "mangle", "-F")
 
 
 def sent(world: World, origin: str, target: str, family: Family) -> bool:
     """Send a datagram between two hosts; whether it arrived."""
-    address = str(world.topology.address(target, family))
-    with (
-        open_socket(world.namespace(target), family, socket.SOCK_DGRAM) as far,
-        open_socket(world.namespace(origin), family, socket.SOCK_DGRAM) as near,
-    ):
-        far.bind((address, services.TARGET_PORT))
-        far.settimeout(0.3)
-        near.sendto(b"?", (address, services.TARGET_PORT))
-        try:
-            return bool(far.recv(1))
-        except TimeoutError:
-            return False
+    near, far = (
+        End(world.namespace(host), world.topology.address(host, family))
+        for host in (origin, target)
+    )
+    return seen_from(near, far, services.TARGET_PORT, seconds=0.3) is not None
 
 
 def risen(world: World, before: verify.Counter[verify.Pair]) -> dict[verify.Pair, int]:

@@ -43,26 +43,13 @@ SOON = 0.3
 """Seconds in which a packet would long have arrived, and two readings have surely passed."""
 
 
-def end_of(pod: Sandbox, family: Family) -> End:
-    return End(pod.netns, pod.address(family))
-
-
-def end_of_node(node: LabNode, family: Family) -> End:
-    return End(node.namespace, node.node.address(family))
-
-
-def internet(world: World, family: Family) -> End:
-    return End(world.internet, INTERNET[family])
-
-
 @pytest.fixture(params=["pod on the same node", "pod on another node", "its node", "another node"])
 def peer(request: pytest.FixtureRequest, world: World, new_pod: NewPod) -> Callable[[Family], End]:
     """An end inside the cluster, as seen from a pod of the first node."""
     name = "node-2" if "another" in request.param else "node-1"
     if request.param.startswith("pod"):
-        pod = new_pod(name)
-        return lambda family: end_of(pod, family)
-    return lambda family: end_of_node(world.node(name), family)
+        return new_pod(name).end
+    return world.node(name).end
 
 
 def tallies(node: LabNode, rows: str, **labels: str) -> Amounts:
@@ -89,7 +76,7 @@ def converse(world: World, pod: Sandbox, family: Family, rounds: int = 1) -> Amo
     was sent.
     """
     back = (SIZES[1:] + SIZES[-1:]) * rounds
-    heard = datagrams(end_of(pod, family), internet(world, family), SIZES * rounds, back)
+    heard = datagrams(pod.end(family), world.outside(family), SIZES * rounds, back)
     return {OUT: heard.forth, IN: heard.back}
 
 
@@ -115,8 +102,8 @@ def test_internal_traffic_counts_zero(
     node: LabNode, new_pod: NewPod, peer: Callable[[Family], End], family: Family
 ) -> None:
     pod, before = new_pod("node-1"), node_total(node)
-    datagrams(end_of(pod, family), peer(family), SIZES, SIZES)
-    stream(end_of(pod, family), peer(family), 10_000, 20_000)
+    datagrams(pod.end(family), peer(family), SIZES, SIZES)
+    stream(pod.end(family), peer(family), 10_000, 20_000)
     time.sleep(SOON)
     assert counted(node, pod) == NOTHING
     assert node_total(node) == before
@@ -129,7 +116,7 @@ def test_the_nodes_own_internet_traffic_counts_for_the_node_and_no_pod(
     pod = new_pod()
     time.sleep(SOON)
     before = node_total(node)
-    heard = datagrams(end_of_node(node, family), internet(world, family), SIZES, SIZES[::-1])
+    heard = datagrams(node.end(family), world.outside(family), SIZES, SIZES[::-1])
     expected = total(before, {OUT: heard.forth, IN: heard.back})
     wait_until_counted(lambda: node_total(node), expected)
     assert counted(node, pod) == NOTHING
@@ -233,7 +220,7 @@ def test_the_first_packet_after_an_add_arrives_and_is_answered(
     world: World, new_pod: NewPod, family: Family
 ) -> None:
     for _ in range(20):
-        datagrams(end_of(new_pod(), family), internet(world, family), [100], [100])
+        datagrams(new_pod().end(family), world.outside(family), [100], [100])
 
 
 @FAMILIES
@@ -267,9 +254,9 @@ def test_pods_keep_working_while_the_agent_is_away_and_after_it_is_back(
 
     def everyone_is_reached() -> None:
         for family in Family:
-            for far in (internet(world, family), end_of(other, family)):
-                datagrams(end_of(pod, family), far, [100, 1400], [1400, 100])
-                stream(end_of(pod, family), far, 50_000, 50_000)
+            for far in (world.outside(family), other.end(family)):
+                datagrams(pod.end(family), far, [100, 1400], [1400, 100])
+                stream(pod.end(family), far, 50_000, 50_000)
 
     end(node)
     try:

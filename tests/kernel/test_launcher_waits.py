@@ -28,6 +28,8 @@ from tests.lab.topology import cluster
 from tests.lab.world import World
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.programs
+
 RECENT_SECONDS = 60
 AT_ONCE_SECONDS = 0.02
 ANSWER_SECONDS = 110
@@ -79,7 +81,6 @@ def is_at_once(action: Callable[[], object]) -> bool:
     return False
 
 
-@pytest.mark.programs
 @pytest.mark.alone  # the successor has the ten seconds that a plugin waits
 @pytest.mark.parametrize("left", [absent, refused])
 @pytest.mark.parametrize("command", ["ADD", "CHECK"])
@@ -102,7 +103,6 @@ def test_a_request_waits_for_the_successor_of_an_agent_that_was_just_there(
     assert 0.4 <= time.monotonic() - begin < 10, "it waited to the end"
 
 
-@pytest.mark.programs
 @pytest.mark.parametrize("left", [absent, refused])
 def test_the_wait_is_bounded(plugin: Installation, left: Callable[[Installation], None]) -> None:
     left(plugin)
@@ -112,7 +112,6 @@ def test_the_wait_is_bounded(plugin: Installation, left: Callable[[Installation]
     assert 1 <= time.monotonic() - begin < PATIENCE
 
 
-@pytest.mark.programs
 def test_an_add_waits_ten_seconds_where_the_configuration_names_none(plugin: Installation) -> None:
     beat(plugin)
     assert seconds(lambda: execute(plugin, "ADD")) >= 10
@@ -127,7 +126,6 @@ STATES: dict[str, Callable[[Installation], object]] = {
 }
 
 
-@pytest.mark.programs
 @pytest.mark.parametrize("state", STATES)
 def test_an_add_fails_at_once_where_no_agent_was_there_a_moment_ago(
     plugin: Installation, state: str
@@ -138,18 +136,16 @@ def test_an_add_fails_at_once_where_no_agent_was_there_a_moment_ago(
     assert is_at_once(lambda: execute(plugin, "ADD", stdin))
 
 
-@pytest.mark.programs
 @pytest.mark.parametrize("command", ["STATUS", "GC", "DEL", "VERSION"])
 def test_other_verbs_never_wait(plugin: Installation, command: str) -> None:
     beat(plugin)
     assert is_at_once(lambda: execute(plugin, command, CNI_PATH="/bin"))
 
 
-@pytest.mark.programs
 def test_a_request_that_can_never_succeed_does_not_wait(plugin: Installation) -> None:
     beat(plugin)
-    assert error_of(execute(plugin, "ADD", CNI_IFNAME="e%d"))["code"] == 4
     odd = {"CNI_IFNAME": "e%d"}
+    assert error_of(execute(plugin, "ADD", **odd))["code"] == 4
     assert is_at_once(lambda: execute(plugin, "ADD", **odd))
 
 
@@ -169,7 +165,6 @@ def breaking(times: int) -> tuple[list[bytes], Callable[[Any, socket.socket], No
     return requests, behave
 
 
-@pytest.mark.programs
 @pytest.mark.parametrize("command", ["ADD", "CHECK"])
 def test_a_request_that_broke_off_is_repeated_as_it_was(
     plugin: Installation, agent: Any, command: str
@@ -181,7 +176,6 @@ def test_a_request_that_broke_off_is_repeated_as_it_was(
     assert requests == requests[:1] * 2
 
 
-@pytest.mark.programs
 def test_a_request_that_no_agent_has_read_is_sent_until_one_does(
     plugin: Installation, agent: Any
 ) -> None:
@@ -199,7 +193,6 @@ def test_a_request_that_no_agent_has_read_is_sent_until_one_does(
     assert len(asked) == 4
 
 
-@pytest.mark.programs
 def test_a_request_that_breaks_off_again_is_not_sent_a_third_time(
     plugin: Installation, agent: Any
 ) -> None:
@@ -209,7 +202,6 @@ def test_a_request_that_breaks_off_again_is_not_sent_a_third_time(
     assert len(requests) == 2
 
 
-@pytest.mark.programs
 @pytest.mark.parametrize("command", ["STATUS", "GC", "DEL"])
 def test_other_requests_that_break_off_are_not_repeated(
     plugin: Installation, agent: Any, command: str
@@ -223,7 +215,6 @@ def test_other_requests_that_break_off_are_not_repeated(
 ODD = [-1, 11, 99, 100, 10**30, 0.5, 3.0, "3", "", None, True, False, [3], {"wait": 3}]
 
 
-@pytest.mark.programs
 @pytest.mark.parametrize("value", ODD, ids=str)
 def test_an_odd_wait_is_refused_to_add_alone_by_the_launcher_and_by_the_agent(
     plugin: Installation, value: object
@@ -239,7 +230,6 @@ def test_an_odd_wait_is_refused_to_add_alone_by_the_launcher_and_by_the_agent(
         check_wait(value)
 
 
-@pytest.mark.programs
 @pytest.mark.parametrize(
     "further_in",
     [
@@ -260,7 +250,6 @@ def test_only_the_configurations_own_wait_counts(
     assert is_at_once(lambda: execute(plugin, "ADD", stdin))
 
 
-@pytest.mark.programs
 @pytest.mark.parametrize("text", [b"", b'{"wait"', b'{"wait":', b'{"wait', b'{"a":"\\', b"}" * 99])
 def test_a_configuration_that_is_no_json_ends_the_wait_like_any_other(
     plugin: Installation, text: bytes

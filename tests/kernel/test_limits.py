@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 
 import pytest
 
-from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.kernel.common import ONLY_NFTABLES
 from tests.kernel.flows import MEASURED, MEGABIT, Flow, attain, attains, flows, rates
 from tests.kernel.limited import NewPod, pods_of, repaired, shown, without_limits
 from tests.kernel.spending import Spender
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import INTERNET
 from tests.lab.world import World
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+# Limits are nftables' whatever counts.
+pytestmark = [pytest.mark.root, pytest.mark.alone, ONLY_NFTABLES]
 
 LIMITS = [
     {"pods": "*/limited-*", "internet-in": "40M", "internet-out": "20M"},
     {"namespaces": "shared", "internet-in": "50M", "internet-out": "50M"},
     {"pods": "*/slow-*", "internet-out": "20M", "classes": {"others-out": "30M"}},
 ]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    # Limits are nftables' whatever counts.
-    room = replace(cluster(pods=20), pods=())
-    others = {"name": "others", "prefixes": [str(prefix) for prefix in room.nodes[1].ranges]}
-    accounting = {"min_reading_seconds": 0, "classes": [others]}
-    settings = {"limits": LIMITS, "reconcile_seconds": 1, "accounting": accounting}
-    name = f"limits-{os.getpid()}"
-    with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made:
-        yield made
+OTHERS = {"name": "others", "prefixes": ["10.128.32.0/20", "fd00:128:0:2::/64"]}
+"""Pods of node-2."""
+WORLD = {
+    "settings": {
+        "limits": LIMITS,
+        "reconcile_seconds": 1,
+        "accounting": {"min_reading_seconds": 0, "classes": [OTHERS]},
+    }
+}
 
 
 @pytest.fixture

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
 
-from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.kernel.common import ONLY_NFTABLES
 from tests.kernel.limited import NewPod, pods_of, repaired, shown, without_limits
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import INTERNET
 from tests.lab.world import World
 from tests.waiting import PATIENCE, eventually
 
-pytestmark = pytest.mark.root
+# Limits are nftables' whatever counts.
+pytestmark = [pytest.mark.root, ONLY_NFTABLES]
 
 AT_ONCE, RATE, SHARED = 20, 50, 30
 LIMITS = [
@@ -32,20 +31,11 @@ LIMITS = [
     {"pods": "*/slow-*", "connections": {"at-once": 10_000, "new-per-second": RATE}},
     {"namespaces": "shared", "connections": {"at-once": SHARED, "new-per-second": 1000}},
 ]
+WORLD = {"settings": {"limits": LIMITS, "reconcile_seconds": 1}}
 ARRIVED_SECONDS = 0.9
 """What has not arrived by then was dropped; a second later TCP would repeat it."""
 TABLE = "inet netmgr_limits"
 KINDS = [socket.SOCK_STREAM, socket.SOCK_DGRAM]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    # Limits are nftables' whatever counts.
-    room = replace(cluster(pods=20), pods=())
-    settings = {"limits": LIMITS, "reconcile_seconds": 1}
-    name = f"connections-{os.getpid()}"
-    with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made:
-        yield made
 
 
 @pytest.fixture

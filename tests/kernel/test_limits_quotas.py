@@ -23,7 +23,7 @@ from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.flows import attain, flows
 from tests.kernel.limited import NewPod, pods_of, repaired
-from tests.kernel.quota_traffic import MEGABYTE, PACKET, SETTLED, Exchange
+from tests.kernel.quota_traffic import MEGABYTE, PACKET, SETTLED, Exchange, pump
 from tests.kernel.spending import run
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
@@ -161,17 +161,8 @@ def test_small_segments_of_tcp_pass_a_quota_by_a_tenth_at_most(
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 88)
         near.connect(listening.getsockname())
         far, _ = listening.accept()
-        near.settimeout(0)
         with far:
-            far.settimeout(0)
-            stalled_at = time.monotonic()
-            size = 0
-            while time.monotonic() < stalled_at + 1:
-                with suppress(BlockingIOError):
-                    near.send(bytes(16_384))
-                with suppress(BlockingIOError):
-                    size += len(far.recv(1 << 20))
-                    stalled_at = time.monotonic()
+            size = pump(near, far, still_seconds=1)
             info = far.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     (segments,) = struct.unpack_from("I", info, SEGS_IN)
     assert 0.95 * MEGABYTE < size + segments * TCP_HEADERS < 1.1 * MEGABYTE

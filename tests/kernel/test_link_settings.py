@@ -14,7 +14,7 @@ from netmgr.prefixes import Address, Family
 from tests.kernel.conforming import Answer, Caller, Pod, one_node
 from tests.kernel.namespaces import inside
 from tests.lab.exchange import End, datagrams
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import cluster
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -61,7 +61,7 @@ class Wired(NamedTuple):
     def assert_talks(self) -> None:
         for entry in self.result["ips"]:
             address = Address.parse(entry["address"].partition("/")[0])
-            peer = End(self.cni.world.internet, INTERNET[address.family])
+            peer = self.cni.world.outside(address.family)
             datagrams(End(self.pod.netns, address), peer, [100], [100])
 
 

@@ -19,10 +19,10 @@ from netmgr.agent.queries import LOOK_ROUNDS
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import host_link, inside
-from tests.lab.exchange import End, datagrams
+from tests.lab.exchange import datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET, Pod, cluster
+from tests.lab.topology import Pod, cluster
 from tests.lab.world import World
 from tests.waiting import eventually
 
@@ -109,8 +109,8 @@ def share(node: LabNode) -> float:
 def test_what_passes_beside_the_rules_lowers_the_uplinks_share(world: World, node: LabNode) -> None:
     pod = node.add("intruder")
     try:
-        here, there = End(pod.netns, pod.address(Family.V4)), INTERNET[Family.V4]
-        datagrams(here, End(world.internet, there), [1000] * 300, [100] * 300)
+        here, there = pod.end(Family.V4), world.outside(Family.V4)
+        datagrams(here, there, [1000] * 300, [100] * 300)
         before = share(node)
         assert before > 0.8
         put_on_top(pod.netns, "macvlan", index_of(node, "eth0"), "bridge")

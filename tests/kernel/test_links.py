@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -20,10 +18,10 @@ from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.common import agent_standing_still, talk
 from tests.kernel.forging import Power
-from tests.kernel.namespaces import inside
+from tests.kernel.namespaces import host_link, inside
 from tests.kernel.spending import gaps
 from tests.lab import wiring
-from tests.lab.exchange import End, datagrams, open_socket, stream
+from tests.lab.exchange import End, Frontend, datagrams, open_socket, stream
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import INTERFACE, Sandbox
 from tests.lab.topology import BESIDE_INTERNET, INTERNET, cluster
@@ -67,12 +65,6 @@ def removals(node: LabNode) -> int:
     return gaps(node)["removed"][0]
 
 
-def uplink(node: LabNode) -> str:
-    match = re.search(r"dev (\S+)", inside(node.namespace, "ip", "route", "show", "default"))
-    assert match
-    return match[1]
-
-
 def test_what_a_node_says_from_a_public_address_is_no_pods_internet(
     node: LabNode, served: Sandbox
 ) -> None:
@@ -80,11 +72,7 @@ def test_what_a_node_says_from_a_public_address_is_no_pods_internet(
     public = "198.51.100.10"
     inside(node.namespace, "ip", "address", "add", f"{public}/32", "dev", "lo")
     try:
-        ends = (
-            End(node.namespace, Address.parse(public)),
-            End(served.netns, served.address(Family.V4)),
-        )
-        datagrams(*ends, [100], [100])
+        datagrams(End(node.namespace, Address.parse(public)), served.end(Family.V4), [100], [100])
     finally:
         inside(node.namespace, "ip", "address", "del", f"{public}/32", "dev", "lo")
     assert totals(node, served) == {IN: 0, OUT: 0}
@@ -113,7 +101,7 @@ def test_a_stream_each_way_is_what_the_pods_link_carried(
     world: World, node: LabNode, pod: Sandbox, family: Family
 ) -> None:
     size = 8_000_000
-    stream(End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family]), size, size)
+    stream(pod.end(family), world.outside(family), size, size)
     rows = node.ask("audit")["links"]
     for row in rows:
         if row["pods"] == [f"research/{pod.pod.name}"]:
@@ -136,10 +124,7 @@ def test_what_is_dropped_later_is_not_counted(world: World, node: LabNode, pod: 
     port = 4242
     dropping = f"udp dport {port} drop"
     chain = f"chain last {{ type filter hook postrouting priority 300; {dropping}\n }}"
-    with (
-        table(node, chain),
-        open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as near,
-    ):
+    with table(node, chain), open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as near:
         for _ in range(20):
             # Refused by its own node, as `sendto` may tell it.
             near.sendto(bytes(1000), (str(INTERNET[Family.V4]), port))
@@ -148,35 +133,29 @@ def test_what_is_dropped_later_is_not_counted(world: World, node: LabNode, pod: 
     assert totals(node, pod) == {IN: sent, OUT: sent}
 
 
-def ask(near: socket.socket, far: socket.socket, frontend: tuple[str, int]) -> None:
-    """A datagram of 500 bytes to the frontend, for which the far end answers with 1000."""
-    near.sendto(bytes(472), frontend)
-    _, peer = far.recvfrom(2000)
-    far.sendto(bytes(972), peer)
-    assert near.recvfrom(2000)[1] == frontend
+PORT = 4243
+SERVICE, PUBLIC = Address.parse("10.96.7.7"), Address.parse("198.51.100.9")
 
 
-def translated(node: LabNode, frontend: tuple[str, int], to: str, source: str = "") -> Any:
-    """What comes for the frontend goes to another address, and perhaps from one."""
-    address, port = frontend
+def ask_translated(
+    node: LabNode, client: End, server: End, asked: Address, source: Address | None = None
+) -> None:
+    """A datagram of 500 bytes to the address that is asked, for which the server answers with 1000.
+
+    What comes for that address goes to the server's on the node, and perhaps from a `source`.
+    """
     chain = "chain {} {{ type nat hook {} priority {}; {}\n }}\n"
-    dnat = f"ip daddr {address} udp dport {port} dnat to {to}"
-    snat = f"ip daddr {to} udp dport {port} snat to {source}" if source else ""
+    dnat = f"ip daddr {asked} udp dport {PORT} dnat to {server.address}"
+    snat = f"ip daddr {server.address} udp dport {PORT} snat to {source}" if source else ""
     before, after = ("early", "prerouting", "dstnat", dnat), ("late", "postrouting", "90", snat)
-    return table(node, chain.format(*before) + chain.format(*after))
+    with table(node, chain.format(*before) + chain.format(*after)):
+        datagrams(client, server, [472], [972], port=PORT, frontend=Frontend(asked, PORT))
 
 
 def test_a_service_with_an_endpoint_in_the_internet_is_counted_as_the_internet(
     world: World, node: LabNode, served: Sandbox
 ) -> None:
-    service, endpoint = ("10.96.7.7", 4243), str(INTERNET[Family.V4])
-    with (
-        translated(node, service, endpoint),
-        open_socket(served.netns, Family.V4, socket.SOCK_DGRAM) as near,
-        open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as far,
-    ):
-        far.bind((endpoint, service[1]))
-        ask(near, far, service)
+    ask_translated(node, served.end(Family.V4), world.outside(Family.V4), SERVICE)
     assert totals(node, served) == {IN: 1000, OUT: 500}
 
 
@@ -195,14 +174,7 @@ def classed(lab_name: str) -> Iterator[World]:
 def test_what_waits_in_the_limit_of_a_class_is_counted_as_what_it_is(classed: World) -> None:
     """Of a Service, the source is the endpoint's class; of a neighbour, the neighbour's."""
     node, (pod, neighbour) = classed.node("node-1"), classed.pods()
-    service, endpoint = ("10.96.7.7", 4248), str(INTERNET[Family.V4])
-    with (
-        translated(node, service, endpoint),
-        open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as near,
-        open_socket(classed.internet, Family.V4, socket.SOCK_DGRAM) as far,
-    ):
-        far.bind((endpoint, service[1]))
-        ask(near, far, service)
+    ask_translated(node, pod.end(Family.V4), classed.outside(Family.V4), SERVICE)
     with wiring.inside(node.namespace):
         assert read_carried()["netmgr-in"].sent_packets
     counted = {traffic: size for traffic, size in totals(node, pod).items() if size}
@@ -217,14 +189,7 @@ def test_what_the_internet_asks_through_a_translated_source_is_the_internets(
 ) -> None:
     """As what enters by a NodePort, which the pod has from its node's address."""
     own = node.node.address(Family.V4)
-    frontend, pod = (str(own), 4246), str(served.address(Family.V4))
-    with (
-        translated(node, frontend, pod, source=str(own)),
-        open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as near,
-        open_socket(served.netns, Family.V4, socket.SOCK_DGRAM) as far,
-    ):
-        far.bind((pod, frontend[1]))
-        ask(near, far, frontend)
+    ask_translated(node, world.outside(Family.V4), served.end(Family.V4), own, source=own)
     assert totals(node, served) == {IN: 500, OUT: 1000}
 
 
@@ -232,16 +197,8 @@ def test_what_a_pod_asks_a_neighbour_through_a_public_address_is_nobodys_interne
     node: LabNode, pod: Sandbox, served: Sandbox
 ) -> None:
     """As by a NodePort of a node whose address is public; what the pod forges changes nothing."""
-    public, address = "198.51.100.9", str(served.address(Family.V4))
-    frontend = public, 4247
     forge(pod)
-    with (
-        translated(node, frontend, address, source=public),
-        open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as near,
-        open_socket(served.netns, Family.V4, socket.SOCK_DGRAM) as far,
-    ):
-        far.bind((address, frontend[1]))
-        ask(near, far, frontend)
+    ask_translated(node, pod.end(Family.V4), served.end(Family.V4), PUBLIC, source=PUBLIC)
     for one in (pod, served):
         assert set(totals(node, one).values()) == {0}
 
@@ -249,7 +206,7 @@ def test_what_a_pod_asks_a_neighbour_through_a_public_address_is_nobodys_interne
 def test_fragments_are_counted_as_they_are_on_the_wire(
     world: World, node: LabNode, pod: Sandbox
 ) -> None:
-    ends = End(pod.netns, pod.address(Family.V4)), End(world.internet, INTERNET[Family.V4])
+    ends = pod.end(Family.V4), world.outside(Family.V4)
     datagrams(*ends, [4000] * 5, [4000] * 5)
     # Each of three has a header of its own.
     assert totals(node, pod) == {IN: 5 * (4008 + 60), OUT: 5 * (4008 + 60)}
@@ -279,7 +236,7 @@ def forge(sandbox: Sandbox) -> None:
 
 
 def exchange(pod: Sandbox, neighbour: Sandbox, number: int) -> None:
-    ends = (End(one.netns, one.address(Family.V4)) for one in (pod, neighbour))
+    ends = (one.end(Family.V4) for one in (pod, neighbour))
     datagrams(*ends, [100] * number, [100] * number)
 
 
@@ -376,7 +333,10 @@ def test_connections_that_are_forgotten_cost_no_byte(
         near.bind((str(pod), 0))
         far.bind((str(internet), 4249))
         for _ in range(5):
-            ask(near, far, far.getsockname())
+            near.sendto(bytes(472), far.getsockname())
+            _, peer = far.recvfrom(2000)
+            far.sendto(bytes(972), peer)
+            assert near.recvfrom(2000)[1] == far.getsockname()
             inside(node.namespace, "conntrack", "-F")
     assert totals(node, served) == {IN: 5 * 1000, OUT: 5 * 500}
 
@@ -385,15 +345,8 @@ def test_a_pod_that_asks_itself_through_a_public_address_has_no_internet(
     node: LabNode, served: Sandbox
 ) -> None:
     """A hairpin: both of its packets are translated, on either side."""
-    public, address = "198.51.100.9", str(served.address(Family.V4))
-    frontend = public, 4250
-    with (
-        translated(node, frontend, address, source=public),
-        open_socket(served.netns, Family.V4, socket.SOCK_DGRAM) as near,
-        open_socket(served.netns, Family.V4, socket.SOCK_DGRAM) as far,
-    ):
-        far.bind((address, frontend[1]))
-        ask(near, far, frontend)
+    own = served.end(Family.V4)
+    ask_translated(node, own, own, PUBLIC, source=PUBLIC)
     assert set(totals(node, served).values()) == {0}
 
 
@@ -418,17 +371,12 @@ def test_a_killed_agent_loses_nothing_and_its_successor_reports_no_gap(
     known = gaps(node)
     node.kill_agent()
     sent += talk(world, pod, [300])
-    filters = tc(node, "filter", "show", "dev", uplink(node), "egress")
+    filters = tc(node, "filter", "show", "dev", node.node.uplink, "egress")
     node.start_until_ready()
     sent += talk(world, pod, [700])
     assert totals(node, pod) == {IN: sent, OUT: sent}
     assert gaps(node) == known
-    assert tc(node, "filter", "show", "dev", uplink(node), "egress") == filters, "written again"
-
-
-def link_of(pod: Sandbox, node: LabNode) -> str:
-    route = inside(node.namespace, "ip", "route", "show", str(pod.address(Family.V4)))
-    return route.partition(" dev ")[2].split()[0]
+    assert tc(node, "filter", "show", "dev", node.node.uplink, "egress") == filters, "written again"
 
 
 HARMS = {
@@ -448,7 +396,7 @@ def test_what_another_program_removes_comes_back_and_is_told_as_a_gap(
     talk(world, pod, [100])
     before = removals(node)
     counted = totals(node, pod)
-    tc(node, *HARMS[harm](uplink(node), link_of(pod, node)))
+    tc(node, *HARMS[harm](node.node.uplink, host_link(node, pod)))
     eventually(lambda: removals(node) == before + 1)
     eventually(lambda: not node.problems())
     sent = talk(world, pod, [700])

@@ -231,10 +231,7 @@ def beside(node: LabNode, document: dict[str, Any], capabilities: list[str]) -> 
     beside_it = replace(node, directory=folder)
     with confined(beside_it, capabilities) as process:
         ledger = folder / "run" / "ledger.sock"
-        eventually(
-            lambda: is_ready(ledger) and process.poll() is None,
-            lambda: log_of(beside_it),
-        )
+        eventually(lambda: is_ready(ledger) and process.poll() is None, lambda: log_of(beside_it))
         yield ledger
 
 

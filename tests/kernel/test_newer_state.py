@@ -52,9 +52,8 @@ def lost(node: LabNode) -> dict[str, int]:
 
 
 def test_it_is_left_alone_and_the_newer_version_goes_on_with_it(
-    world: World, node: LabNode, path: Path
+    node: LabNode, path: Path, spender: Spender
 ) -> None:
-    spender = Spender(world, node, node.add("spender"))
     sent = spender.send()
     node.stop_agent()
     raise_schema(path, 1)
@@ -73,9 +72,8 @@ def test_it_is_left_alone_and_the_newer_version_goes_on_with_it(
 
 
 def test_what_the_message_says_begins_anew_and_keeps_the_file(
-    world: World, node: LabNode, path: Path
+    node: LabNode, path: Path, spender: Spender
 ) -> None:
-    spender = Spender(world, node, node.add("spender"))
     sent = spender.send()
     node.stop_agent()
     raise_schema(path, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -14,6 +13,7 @@ import pytest
 
 from netmgr.api.client import ask_report
 from netmgr.documents.node import Backend
+from tests.kernel.common import netmgr
 from tests.kernel.guests import guest
 from tests.kernel.spending import run
 from tests.lab.errors import LabError
@@ -30,10 +30,7 @@ PROBLEM = 'netmgr_node_problem{reason="DriftReturns"}'
 
 
 def status(node: LabNode) -> str:
-    command = [sys.executable, "-m", "netmgr", "node", "status"]
-    return subprocess.run(
-        [*command, f"--socket={node.ledger_socket}"], capture_output=True, text=True, check=False
-    ).stdout
+    return netmgr("node", "status", f"--socket={node.ledger_socket}").stdout
 
 
 @pytest.fixture(scope="module")

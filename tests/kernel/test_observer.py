@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.kernel.namespaces import inside
 from tests.kernel.observed import ObservedNode, observed_node
 from tests.lab import named_netns
 from tests.lab.runtime import Sandbox
@@ -231,8 +231,7 @@ def test_it_wires_drops_translates_and_serves_nothing(node: ObservedNode):
 def test_an_observer_does_not_make_the_node_a_router():
     with observed_node("ptp", Backend.NFTABLES, f"obs-{os.getpid()}-plain") as alone:
         alone.start_agent()
-        show = ["nsenter", f"--net={alone.node.namespace}", "cat", "/proc/sys/net/ipv4/ip_forward"]
-        assert subprocess.run(show, capture_output=True, check=True).stdout == b"0\n"
+        assert inside(alone.node.namespace, "cat", "/proc/sys/net/ipv4/ip_forward") == "0\n"
 
 
 def added(*amounts: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.prefixes import Family
-from tests.lab.exchange import End, datagrams
+from tests.kernel.common import talk
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import cluster
 from tests.lab.world import World
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -37,9 +36,9 @@ def world(lab_name: str) -> Iterator[World]:
         yield made
 
 
-def copy_of_state(node: LabNode, name: str = "copy") -> Path:
+def copy_of_state(node: LabNode) -> Path:
     """The database of addresses as it is now."""
-    copy = node.directory / name
+    copy = node.directory / "copy"
     with (
         closing(sqlite3.connect(node.directory / "state" / "ipam.sqlite")) as source,
         closing(sqlite3.connect(copy)) as target,
@@ -68,13 +67,7 @@ def held(*sandboxes: Sandbox) -> dict[str, set[str]]:
 def assert_connected(world: World, *sandboxes: Sandbox) -> None:
     for sandbox in sandboxes:
         world.node("node-1").runtime.check(sandbox)
-        for family in Family:
-            datagrams(
-                End(sandbox.netns, sandbox.address(family)),
-                End(world.internet, INTERNET[family]),
-                [100],
-                [100],
-            )
+        talk(world, sandbox)
 
 
 def other_boot(copy: Path) -> None:

@@ -256,10 +256,6 @@ def test_every_output_format_is_well_formed_and_says_the_same(
         assert len(said["csv"]) == 1 + len(said["json"]["rows"])
 
 
-def _as_it_is(document: Any) -> Any:
-    return document
-
-
 def _numberless(document: Any) -> Any:
     """Two answers of an agent differ in numbers alone: each is what it counts at that moment."""
     match document:

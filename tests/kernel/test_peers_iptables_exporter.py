@@ -18,9 +18,9 @@ from netmgr.prefixes import Family
 from tests.kernel.namespaces import inside
 from tests.lab import wiring
 from tests.lab.comparison import wait_for
-from tests.lab.exchange import End, datagrams
+from tests.lab.exchange import datagrams
 from tests.lab.nodes import EXPORTER_PORT, LabNode
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import cluster
 from tests.lab.world import World
 from tests.waiting import PATIENCE, eventually
 
@@ -85,9 +85,9 @@ COMMIT
 def use_the_internet(world: World) -> None:
     pod = world.pods()[0]
     for family in Family:
-        from_pod = End(pod.netns, pod.address(family))
-        from_node = End(world.nodes[0].namespace, world.nodes[0].node.address(family))
-        to_internet = End(world.internet, INTERNET[family])
+        from_pod = pod.end(family)
+        from_node = world.nodes[0].end(family)
+        to_internet = world.outside(family)
         datagrams(from_pod, to_internet, forth=[100] * 5, back=[700] * 5)
         datagrams(from_node, to_internet, forth=[30] * 3, back=[60] * 3)
 

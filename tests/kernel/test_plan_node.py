@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,10 +24,11 @@ from netmgr.prefixes import Address, Family, Prefix
 from tests.fakes.metadata import MetadataServer, document, http
 from tests.kernel.namespaces import inside
 from tests.lab.errors import LabError
-from tests.lab.exchange import End, datagrams, open_socket
+from tests.lab.exchange import datagrams, seen_from
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import (
+    BESIDE_INTERNET,
     EVERYTHING,
     INTERNET,
     Host,
@@ -47,10 +47,6 @@ pytestmark = pytest.mark.root
 PLAN = Path(__file__).parent.parent / "golden" / "render" / "plan.yaml"
 NAMES = ("training-gpu-17", "training-system-3", "evals-cpu-17")
 """Two nodes of one cluster, and one of another, whose Services see clients' own addresses."""
-BESIDE_INTERNET = {
-    Family.V4: Address.parse("203.0.113.254"),
-    Family.V6: Address.parse("2001:db8:ffff::fe"),
-}
 ON_LINK = {Family.V4: 24, Family.V6: 64}
 SCALE_SET, SUBNET = ('"azurerm_linux_virtual_machine_scale_set"', '"azurerm_subnet"')
 SIZES = [0, 700, 1400]
@@ -203,9 +199,9 @@ def test_the_internet_is_counted_and_the_plan_is_not(
 ) -> None:
     one, other, _ = pods
     before = ledger_of(world, one)
-    near, far = (End(pod.netns, pod.address(family)) for pod in (one, other))
+    near, far = (pod.end(family) for pod in (one, other))
     assert datagrams(near, far, SIZES, SIZES).forth.packets == len(SIZES)
-    heard = datagrams(near, End(world.internet, INTERNET[family]), SIZES, SIZES[::-1])
+    heard = datagrams(near, world.outside(family), SIZES, SIZES[::-1])
     expected = {
         "internet-out": before.get("internet-out", 0) + heard.forth.bytes,
         "internet-in": before.get("internet-in", 0) + heard.back.bytes,
@@ -228,17 +224,7 @@ def test_another_cluster_is_not_reached_and_what_it_sends_is_dropped(
 
 
 def arrives(near: Sandbox, far: Sandbox, family: Family) -> bool:
-    with (
-        open_socket(near.netns, family, socket.SOCK_DGRAM) as source,
-        open_socket(far.netns, family, socket.SOCK_DGRAM) as target,
-    ):
-        target.bind((str(far.address(family)), 4000))
-        target.settimeout(0.4)
-        source.sendto(b"hello", target.getsockname())
-        try:
-            return target.recvfrom(100)[1][0] == str(near.address(family))
-        except TimeoutError:
-            return False
+    return seen_from(near.end(family), far.end(family), seconds=0.4) == near.address(family)
 
 
 def dropped(world: World, node: str, pair: dict[str, str]) -> int:
@@ -327,7 +313,7 @@ def attached(node: LabNode, count: int) -> Iterator[list[Sandbox]]:
 
 def assert_reached(near: Sandbox, far: Sandbox) -> None:
     for family in Family:
-        ends = (End(pod.netns, pod.address(family)) for pod in (near, far))
+        ends = (pod.end(family) for pod in (near, far))
         assert datagrams(*ends, SIZES, SIZES).forth.packets == len(SIZES)
 
 

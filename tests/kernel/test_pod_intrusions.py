@@ -17,9 +17,10 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
+from tests.kernel.common import repairs
 from tests.kernel.forging import ALL_NODES, ALL_ROUTERS, BROADCAST, Power, link_layer
 from tests.kernel.namespaces import host_link, inside
-from tests.lab.exchange import End, datagrams
+from tests.lab.exchange import datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET, cluster
@@ -74,8 +75,8 @@ class Scene(NamedTuple):
 
     def pods_work(self) -> None:
         for family in {address.family for address in self.victim.addresses}:
-            pods = [End(pod.netns, pod.address(family)) for pod in (self.intruder, self.victim)]
-            internet = End(self.world.internet, INTERNET[family])
+            pods = [pod.end(family) for pod in (self.intruder, self.victim)]
+            internet = self.world.outside(family)
             for near, far in (*product(pods, [internet]), pods):
                 datagrams(near, far, [100], [100])
 
@@ -173,10 +174,7 @@ def test_errors_that_nobody_caused_narrow_no_path_of_a_node_or_pod_or_router(
     scene.pods_work()
 
 
-METADATA = {
-    Family.V4: Address.parse("169.254.169.254"),
-    Family.V6: Address.parse("fd00:ec2::254"),
-}
+METADATA = {Family.V4: Address.parse("169.254.169.254"), Family.V6: Address.parse("fd00:ec2::254")}
 
 
 def to_metadata(pod: Sandbox) -> list[bytes]:
@@ -262,7 +260,7 @@ def test_pods_of_an_excepted_namespace_reach_what_is_protected_also_after_a_rest
         forging.send(pod, to_metadata(pod), Power.NET_RAW)
         time.sleep(0.2)
         assert scene.drops()["protected"] == before
-        assert not wiring_repairs(scene)
+        assert not repairs(scene.node, "wiring")
     finally:
         scene.node.runtime.delete(pod)
 
@@ -271,7 +269,7 @@ def test_what_stands_where_only_netmgrs_routes_may_is_removed_reported_and_count
     scene: Scene,
 ) -> None:
     before = scene.state()
-    intruder, repairs = scene.link(scene.intruder), wiring_repairs(scene)
+    intruder, repaired = scene.link(scene.intruder), repairs(scene.node, "wiring")
     harm = [
         f"ip -6 route add default dev {intruder} metric 7",
         f"ip -6 addr add 2001:db8:bad::5/64 dev {intruder} nodad",
@@ -286,17 +284,9 @@ def test_what_stands_where_only_netmgrs_routes_may_is_removed_reported_and_count
         scene.run(*command.split())
     eventually(lambda: scene.state() == before)
     # What is repaired is counted at the end of the pass.
-    eventually(lambda: wiring_repairs(scene) >= repairs + len(harm))
+    eventually(lambda: repairs(scene.node, "wiring") >= repaired + len(harm))
     assert "198.51.100.0/24" in (scene.node.directory / "agent.log").read_text()
     scene.pods_work()
-
-
-def wiring_repairs(scene: Scene) -> int:
-    return sum(
-        item["count"]
-        for item in scene.node.snapshot()["drift_repaired"]
-        if item["reason"] == "wiring"
-    )
 
 
 @pytest.mark.parametrize(
@@ -307,14 +297,14 @@ def wiring_repairs(scene: Scene) -> int:
     ],
 )
 def test_a_links_settings_are_kept(scene: Scene, setting: str) -> None:
-    link, repairs = scene.link(scene.intruder), wiring_repairs(scene)
+    link, repaired = scene.link(scene.intruder), repairs(scene.node, "wiring")
     if setting == "arp on":
         scene.run("ip", "link", "set", link, "arp", "on")
     else:
         family, key, value = re.split("[.=]", setting)
         name = f"net.{family}.conf.{link}.{key}"
         scene.run("sysctl", "-qw", f"{name}={value}")
-    eventually(lambda: wiring_repairs(scene) > repairs)
+    eventually(lambda: repairs(scene.node, "wiring") > repaired)
     if setting == "arp on":
         assert "NOARP" in scene.run("ip", "-o", "link", "show", link)
     else:

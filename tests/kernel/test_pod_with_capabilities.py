@@ -102,8 +102,8 @@ class Scene(NamedTuple):
     def others_work(self) -> None:
         for address in self.victim.addresses:
             pod = End(self.victim.netns, address)
-            datagrams(pod, End(self.world.internet, INTERNET[address.family]), [100], [100])
-            node = End(self.node.namespace, self.node.node.address(address.family))
+            datagrams(pod, self.world.outside(address.family), [100], [100])
+            node = self.node.end(address.family)
             datagrams(node, pod, [100], [100])
 
 

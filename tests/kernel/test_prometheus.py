@@ -24,8 +24,8 @@ from tests.kernel.granted import GrantFile, budget
 from tests.kernel.scraped import CONFIGS, PORT, Prometheus, Result, by, scraping
 from tests.lab import wiring
 from tests.lab.errors import LabError
-from tests.lab.exchange import End, datagrams
-from tests.lab.topology import INTERNET, Pod, cluster
+from tests.lab.exchange import datagrams
+from tests.lab.topology import Pod, cluster
 from tests.lab.world import World
 
 pytestmark = pytest.mark.root
@@ -90,8 +90,8 @@ def controller_metrics(namespace: Path) -> str:
 def send(world: World) -> None:
     """From each pod to the internet: from the second twice as much as from the first one."""
     for number, pod in enumerate(world.pods(), 1):
-        near, many = End(pod.netns, pod.address(Family.V4)), 20 * number
-        datagrams(near, End(world.internet, INTERNET[Family.V4]), [1200] * many, [100] * many)
+        near, many = pod.end(Family.V4), 20 * number
+        datagrams(near, world.outside(Family.V4), [1200] * many, [100] * many)
 
 
 @pytest.fixture

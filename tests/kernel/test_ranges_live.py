@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from netmgr.documents.node import Backend
 from netmgr.prefixes import Family, Prefix
 from netmgr.ranges.assigned import AssignedRanges
 from netmgr.ranges.gcp import LEAST_WATCH
@@ -26,12 +21,12 @@ from tests.fakes.metadata import (
     aws_interface,
     http,
 )
+from tests.kernel.common import ONLY_NFTABLES, netmgr
 from tests.kernel.namespaces import inside
-from tests.lab import exchange
 from tests.lab.errors import LabError
+from tests.lab.exchange import datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 from tests.waiting import PATIENCE
 
@@ -42,19 +37,10 @@ SETTINGS = {
     "pool": {"cooldown_seconds": 0, "conntrack_wait_seconds": 0},
     "accounting": {"reading_seconds": 0.5, "min_reading_seconds": 0.05},
 }
-PORT = 9000
+PAYLOAD = 5
+WORLD = {"nodes": 1, "settings": SETTINGS, "exporters": False}
 NO_RANGE = "no range is known to give addresses of"
-ON_ONE_BACKEND = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
-DATAGRAM = 20 + 8 + len(b"forth")
-
-
-@pytest.fixture(scope="module")
-def world(backend: Backend) -> Iterator[World]:
-    name = f"ranges-{os.getpid()}-{backend.value[:3]}"
-    with World(
-        cluster(nodes=1, pods=0), backend=backend, name=name, settings=SETTINGS, exporters=False
-    ) as made:
-        yield made
+DATAGRAM = 20 + 8 + PAYLOAD
 
 
 @pytest.fixture
@@ -121,16 +107,8 @@ def seen_by_the_internet(world: World, sandbox: Sandbox) -> str:
     """Whose address a datagram of the pod's has when it arrives there, and that its answer comes
     back.
     """
-    with (
-        exchange.open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as server,
-        exchange.open_socket(sandbox.netns, Family.V4, socket.SOCK_DGRAM) as pod,
-    ):
-        server.bind((str(INTERNET[Family.V4]), PORT))
-        pod.sendto(b"forth", server.getsockname())
-        _, peer = server.recvfrom(100)
-        server.sendto(b"back", peer)
-        assert pod.recv(100) == b"back"
-        return str(peer[0])
+    ends = sandbox.end(Family.V4), world.outside(Family.V4)
+    return str(datagrams(*ends, [PAYLOAD], [PAYLOAD]).peer)
 
 
 def sent(node: LabNode, pod: str) -> int:
@@ -206,7 +184,7 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
 
 
 @pytest.mark.slow
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 @ON_EVERY_CLOUD
 def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(
     node: LabNode, cloud: MetadataServer
@@ -238,7 +216,7 @@ def asked_since(cloud: MetadataServer, began: float) -> list[float]:
 
 
 @pytest.mark.slow
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(
     node: LabNode, cloud: MetadataServer
 ):
@@ -263,7 +241,7 @@ def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(
 
 
 @pytest.mark.slow
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(
     node: LabNode, cloud: MetadataServer
 ):
@@ -281,7 +259,7 @@ def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(
     assert free(node) == 2, "the last good answer"
 
 
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 @ON_GOOGLE
 def test_google_says_at_once_that_something_has_changed_and_nobody_waits_to_stop(
     node: LabNode, cloud: GoogleServer
@@ -303,7 +281,7 @@ def test_google_says_at_once_that_something_has_changed_and_nobody_waits_to_stop
     assert time.monotonic() - began < PATIENCE
 
 
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 @ON_GOOGLE
 def test_an_alias_range_that_google_s_guest_agent_routes_to_the_node_is_not_used_and_told(
     node: LabNode, cloud: GoogleServer
@@ -326,7 +304,7 @@ def test_an_alias_range_that_google_s_guest_agent_routes_to_the_node_is_not_used
     eventually(node, lambda: free(node) == 12)
 
 
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 @ON_AWS
 def test_what_aws_gives_another_interface_is_not_used_and_told(node: LabNode, cloud: AwsServer):
     cloud.offer(own_addresses(node), "10.128.0.64/28")
@@ -338,7 +316,7 @@ def test_what_aws_gives_another_interface_is_not_used_and_told(node: LabNode, cl
     assert free(node) == 16
 
 
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 @ON_EVERY_CLOUD
 def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_one(
     node: LabNode, cloud: MetadataServer
@@ -354,7 +332,7 @@ def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_
 
 
 @pytest.mark.slow
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 def test_a_document_that_is_edited_is_followed_and_a_broken_one_is_told(node: LabNode):
     write(node, ranges=["10.128.0.31/32"])
     node.start_until_ready()
@@ -371,7 +349,7 @@ def test_a_document_that_is_edited_is_followed_and_a_broken_one_is_told(node: La
 
 
 @pytest.mark.slow
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: World, node: LabNode):
     """The kubelet replaces the file by a rename, as here."""
     file = node.directory / "node-ranges"
@@ -422,7 +400,7 @@ def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: Wo
 
 
 @pytest.mark.slow
-@ON_ONE_BACKEND
+@ONLY_NFTABLES
 def test_status_shows_withdrawn_addresses_and_a_failing_source(
     node: LabNode, cloud: MetadataServer
 ):
@@ -434,8 +412,7 @@ def test_status_shows_withdrawn_addresses_and_a_failing_source(
     eventually(node, lambda: ranges(node)["withdrawn"] != [])
     cloud.answer = None
     eventually(node, lambda: ranges(node)["failing"] != "")
-    command = [sys.executable, "-m", "netmgr", "node", "status", f"--socket={node.ledger_socket}"]
-    shown = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    shown = netmgr("node", "status", f"--socket={node.ledger_socket}").stdout
     words = " ".join(shown.split())
     assert "AddressesWithdrawn: pods hold addresses of no range" in words
     assert "10.128.0.1 of research/first; delete these pods" in words

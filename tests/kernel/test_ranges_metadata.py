@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import select
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -34,6 +33,7 @@ from tests.fakes.metadata import (
     header,
     http,
 )
+from tests.kernel.namespaces import inside
 from tests.lab import named_netns, wiring
 from tests.waiting import PATIENCE
 
@@ -62,11 +62,7 @@ class Cloud:
         return raised.value
 
 
-AZURE, AWS, GOOGLE = (
-    Cloud(azure, MetadataServer),
-    Cloud(aws, AwsServer),
-    Cloud(gcp, GoogleServer),
-)
+AZURE, AWS, GOOGLE = (Cloud(azure, MetadataServer), Cloud(aws, AwsServer), Cloud(gcp, GoogleServer))
 ON_EVERY_CLOUD = pytest.mark.parametrize("cloud", [AZURE, AWS, GOOGLE], ids=["azure", "aws", "gcp"])
 ON_AZURE = pytest.mark.parametrize("cloud", [AZURE], ids=["azure"])
 ON_AWS = pytest.mark.parametrize("cloud", [AWS], ids=["aws"])
@@ -79,14 +75,10 @@ def namespace(name: str) -> Iterator[Path]:
     path = Path(f"/run/netmgr-lab/{name}-{os.getpid()}")
     named_netns.create(path)
     try:
-        run(path, "ip", "link", "set", "lo", "up")
+        inside(path, "ip", "link", "set", "lo", "up")
         yield path
     finally:
         named_netns.delete(path)
-
-
-def run(inside: Path, *command: str) -> None:
-    subprocess.run(["nsenter", f"--net={inside}", *command], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +96,7 @@ def server(machine: Path, cloud: Cloud) -> Iterator[MetadataServer]:
 
 @ON_EVERY_CLOUD
 def test_the_pool_is_what_the_first_interface_has_beside_its_own_address(
-    machine: Path,
-    cloud: Cloud,
-    server: MetadataServer,
-    monkeypatch: pytest.MonkeyPatch,
+    machine: Path, cloud: Cloud, server: MetadataServer, monkeypatch: pytest.MonkeyPatch
 ):
     # A proxy would answer for itself.
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
@@ -188,10 +177,10 @@ def test_a_token_comes_as_far_as_the_hop_limit_says(machine: Path, cloud: Cloud,
     with namespace("node") as node, namespace("pod") as pod:
         lay(machine, "10.9.0.1/30", node, "10.9.0.2/30")
         lay(node, "10.9.1.1/30", pod, "10.9.1.2/30")
-        run(machine, "ip", "route", "replace", "10.9.1.0/30", "via", "10.9.0.2")
-        run(node, "ip", "route", "replace", "169.254.169.254", "via", "10.9.0.1")
-        run(pod, "ip", "route", "replace", "169.254.169.254", "via", "10.9.1.1")
-        run(node, "sysctl", "--quiet", "net.ipv4.ip_forward=1")
+        inside(machine, "ip", "route", "replace", "10.9.1.0/30", "via", "10.9.0.2")
+        inside(node, "ip", "route", "replace", "169.254.169.254", "via", "10.9.0.1")
+        inside(pod, "ip", "route", "replace", "169.254.169.254", "via", "10.9.1.1")
+        inside(node, "sysctl", "--quiet", "net.ipv4.ip_forward=1")
         assert cloud.ask(node) == RangeOffer(POOL)
         message = cloud.refusal(pod, GIVEN_UP_SECONDS).message
         assert "no whole answer within 0.5 s; run the agent in the machine's own" in message
@@ -203,10 +192,10 @@ def test_a_token_comes_as_far_as_the_hop_limit_says(machine: Path, cloud: Cloud,
 def lay(near: Path, here: str, far: Path, there: str) -> None:
     """Lay a cable between two namespaces."""
     name = f"to-{far.name[:8]}"
-    run(near, "ip", "link", "add", name, "type", "veth", "peer", "uplink", "netns", str(far))
+    inside(near, "ip", "link", "add", name, "type", "veth", "peer", "uplink", "netns", str(far))
     for end, link, address in ((near, name, here), (far, "uplink", there)):
-        run(end, "ip", "address", "add", address, "dev", link)
-        run(end, "ip", "link", "set", link, "up")
+        inside(end, "ip", "address", "add", address, "dev", link)
+        inside(end, "ip", "link", "set", link, "up")
 
 
 @ON_AWS
@@ -310,11 +299,7 @@ def test_an_alias_range_that_no_interface_can_have_is_refused(
     ids=["none", "seconds", "an age", "nonsense"],
 )
 def test_throttling_says_how_long_to_stay_away(
-    machine: Path,
-    cloud: Cloud,
-    server: MetadataServer,
-    retry_after: dict[str, str],
-    seconds: float,
+    machine: Path, cloud: Cloud, server: MetadataServer, retry_after: dict[str, str], seconds: float
 ):
     server.answer = http(b"{}", "429 Too Many Requests", **retry_after)
     error = cloud.refusal(machine)

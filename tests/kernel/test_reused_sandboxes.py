@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -15,11 +14,10 @@ from typing import Any
 import pytest
 
 from netmgr.documents.node import Backend
-from tests.kernel.conforming import Caller, Pod, one_node, ptp
-from tests.kernel.namespaces import inside
+from tests.kernel.conforming import Answer, Caller, Pod, one_node, ptp, valid
+from tests.kernel.namespaces import inside, process_in
 from tests.lab import named_netns
 from tests.lab.topology import cluster
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -63,11 +61,22 @@ def add(cni: Caller, pod: Pod, **changes: str) -> dict[str, Any]:
     return answer.body
 
 
-def test_the_interface_is_gone_when_del_returns(cni: Caller, pod: Pod) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda cni, pod: cni.call("DEL", pod),
+        lambda cni, pod: cni.call("DEL", pod, CNI_NETNS=""),
+        lambda cni, _: cni.call("GC", version="1.1.0", keys=valid()),
+    ],
+    ids=["DEL", "DEL that names no sandbox", "GC"],
+)
+def test_the_interface_is_gone_when_its_end_was_told(
+    cni: Caller, pod: Pod, end: Callable[[Caller, Pod], Answer]
+) -> None:
     add(cni, pod)
     inside(pod.netns, "ip", "address", "add", "198.51.100.9/24", "dev", "eth0")
     inside(pod.netns, "sysctl", "-qw", "net.ipv6.conf.eth0.keep_addr_on_down=1")
-    assert cni.call("DEL", pod).exit_code == 0
+    assert end(cni, pod).exit_code == 0
     assert is_as_new(pod.netns)
 
 
@@ -79,18 +88,6 @@ def test_an_interface_that_was_moved_elsewhere_is_gone_when_del_returns(
         inside(pod.netns, "ip", "link", "set", "eth0", "netns", str(other.netns))
         assert cni.call("DEL", pod).exit_code == 0
         assert is_as_new(other.netns)
-
-
-def test_del_that_names_no_sandbox_finds_the_one_of_the_add(cni: Caller, pod: Pod) -> None:
-    add(cni, pod)
-    assert cni.call("DEL", pod, CNI_NETNS="").exit_code == 0
-    assert is_as_new(pod.netns)
-
-
-def test_gc_frees_the_name_as_well(cni: Caller, pod: Pod) -> None:
-    add(cni, pod)
-    assert cni.call("GC", version="1.1.0", keys={"cni.dev/valid-attachments": []}).exit_code == 0
-    assert is_as_new(pod.netns)
 
 
 def test_del_of_one_interface_leaves_the_other_alone(cni: Caller, pod: Pod) -> None:
@@ -170,24 +167,13 @@ def by_a_link(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def by_a_process(path: Path) -> Iterator[Path]:
-    with subprocess.Popen(["nsenter", f"--net={path}", "sleep", "600"]) as process:
-        try:
-            other = Path(f"/proc/{process.pid}/ns/net")
-            eventually(lambda: other.samefile(path))
-            yield other
-        finally:
-            process.kill()
-
-
-@contextmanager
 def when_its_path_is_gone(path: Path) -> Iterator[Path]:
-    with by_a_process(path) as other:
+    with process_in(path) as other:
         named_netns.delete(path)
         yield other
 
 
-@pytest.mark.parametrize("found", [by_a_link, by_a_process, when_its_path_is_gone])
+@pytest.mark.parametrize("found", [by_a_link, process_in, when_its_path_is_gone])
 def test_a_second_add_by_another_path_finds_the_same_attachment(
     cni: Caller, pod: Pod, found: Callable[[Path], AbstractContextManager[Path]]
 ) -> None:
@@ -207,7 +193,7 @@ def test_another_sandbox_at_the_same_path_gets_an_attachment_of_its_own(
     cni: Caller, pod: Pod
 ) -> None:
     first = add(cni, pod)
-    with by_a_process(pod.netns) as former:
+    with process_in(pod.netns) as former:
         named_netns.delete(pod.netns)
         named_netns.create(pod.netns)
         second = add(cni, pod)

@@ -127,9 +127,8 @@ def test_pods_of_two_nodes_reach_each_other_while_both_are_listed(
     eventually(lambda: not faults(one))
     here, there = world.pod("pod-1"), world.pod("pod-2")
     for family in Family:
-        near, far = here.address(family), there.address(family)
-        heard = datagrams(End(here.netns, near), End(there.netns, far), [100], [900])
-        assert heard.peer == near, "not masqueraded, since it is internal"
+        heard = datagrams(here.end(family), there.end(family), [100], [900])
+        assert heard.peer == here.address(family), "not masqueraded, since it is internal"
 
     # Another program's flush is repaired, a file that cannot be read changes nothing.
     inside(one.namespace, "ip", "route", "flush", "proto", "111")
@@ -160,7 +159,7 @@ def test_only_nodes_and_their_pods_see_pods_own_addresses_where_no_other_machine
     here, there = world.pod("pod-1"), world.pod("pod-2")
 
     def heard(family: Family, far: End) -> Address:
-        near = End(here.netns, here.address(family))
+        near = here.end(family)
         stream(near, far, 300_000, 300_000)
         return datagrams(near, far, [100], [900]).peer
 
@@ -176,7 +175,7 @@ def test_only_nodes_and_their_pods_see_pods_own_addresses_where_no_other_machine
         own, of_two = here.address(family), Address.parse(LAN[family].format(2))
         assert heard(family, fabric(family)) == one.node.address(family)
         assert path_to(fabric(family).address) == "masqueraded"
-        for far in (End(there.netns, there.address(family)), End(two.namespace, of_two)):
+        for far in (there.end(family), End(two.namespace, of_two)):
             eventually(lambda family=family, far=far, own=own: heard(family, far) == own)
             assert path_to(far.address) == "native"
     assert not any(each["bytes"] for each in one.snapshot()["pods"]), "all of them are internal"

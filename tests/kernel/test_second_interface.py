@@ -5,9 +5,7 @@ when it goes.
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
 from tests.kernel.conforming import Caller, Pod, one_node, ptp
-from tests.kernel.namespaces import inside, ipv6_kept_off
+from tests.kernel.namespaces import inside, ipv6_kept_off, process_in
 from tests.lab import named_netns
 from tests.lab.exchange import End, datagrams, open_socket
 from tests.lab.topology import INTERNET, cluster
@@ -82,10 +80,10 @@ def test_every_interface_talks_to_the_internet_and_to_the_node(
     results = {ifname: add(cni, pod, ifname) for ifname in order}
     for ifname, result in results.items():
         for address in addresses(result):
-            far = End(cni.world.internet, INTERNET[address.family])
+            far = cni.world.outside(address.family)
             own = End(pod.netns, address)
             exchange(own, far)
-            node = End(cni.node.namespace, cni.node.node.address(address.family))
+            node = cni.node.end(address.family)
             datagrams(node, own, [100] * 3, [100] * 3)
         assert cni.call("CHECK", pod, CNI_IFNAME=ifname, keys={"prevResult": result}).exit_code == 0
 
@@ -97,7 +95,7 @@ def test_an_interface_beside_another_plugins_talks_as_well(
     try:
         result = add(cni, pod, "net1")
         for address in addresses(result):
-            exchange(End(pod.netns, address), End(cni.world.internet, INTERNET[address.family]))
+            exchange(End(pod.netns, address), cni.world.outside(address.family))
         assert cni.call("CHECK", pod, CNI_IFNAME="net1", keys={"prevResult": result}).exit_code == 0
         assert "dev eth0" in way_to_the_internet(pod, Family.V4)
     finally:
@@ -189,18 +187,6 @@ def test_a_sandbox_that_went_takes_the_rules_with_it(cni: Caller, pod: Pod) -> N
     add(cni, pod, "net1")
     named_netns.delete(pod.netns)
     assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
-
-
-@contextmanager
-def process_in(namespace: Path) -> Iterator[Path]:
-    """The path by which a runtime names the namespace of a process."""
-    with subprocess.Popen(["nsenter", f"--net={namespace}", "sleep", "600"]) as process:
-        try:
-            path = Path(f"/proc/{process.pid}/ns/net")
-            eventually(lambda: path.samefile(namespace))
-            yield path
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("is_mounted", [True, False], ids=["by a mount", "by a process"])

@@ -15,10 +15,9 @@ from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
 from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.kernel.namespaces import inside
-from tests.lab import wiring
-from tests.lab.exchange import End, datagrams
+from tests.lab.exchange import datagrams, open_socket
 from tests.lab.nodes import LabNode
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import cluster
 from tests.lab.world import World
 from tests.waiting import eventually
 
@@ -28,7 +27,6 @@ FABRIC = {
     Family.V4: ("10.128.0.0/9", "203.0.113.254"),
     Family.V6: ("fd00:128::/32", "2001:db8:ffff::fe"),
 }
-_AF = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 IP = {Family.V4: ["ip"], Family.V6: ["ip", "-6"]}
 
 
@@ -51,10 +49,7 @@ def world(backend: Backend) -> Iterator[World]:
 
 def probe(world: World, address: Address) -> None:
     """Send ten datagrams from the internet."""
-    with (
-        wiring.inside(world.internet),
-        socket.socket(_AF[address.family], socket.SOCK_DGRAM) as sender,
-    ):
+    with open_socket(world.internet, address.family, socket.SOCK_DGRAM) as sender:
         for _ in range(10):
             sender.sendto(bytes(972), (str(address), 9))
     time.sleep(0.3)
@@ -90,7 +85,7 @@ def test_what_still_comes_for_a_pod_that_has_ended_counts_nothing(
 ) -> None:
     pod = node.add(f"short-{family.value}")
     address = pod.address(family)
-    datagrams(End(pod.netns, address), End(world.internet, INTERNET[family]), [100], [900])
+    datagrams(pod.end(family), world.outside(family), [100], [900])
     node.runtime.delete(pod)
     before = received(node)
     probe(world, address)

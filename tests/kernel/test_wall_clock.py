@@ -13,9 +13,9 @@ from netmgr.model import Traffic
 from netmgr.prefixes import Family
 from tests.lab import comparison
 from tests.lab.capture import Tally
-from tests.lab.exchange import End, datagrams
+from tests.lab.exchange import datagrams
 from tests.lab.nodes import LabNode
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import cluster
 from tests.lab.traffic import Column
 from tests.lab.world import World
 from tests.waiting import eventually
@@ -55,8 +55,8 @@ def test_leases_cooldowns_and_counts_do_not_follow_the_wall_clock(
 ) -> None:
     node = world.node("node-1")
     speaker, ended = node.add("speaker"), node.add("ended")
-    internet = End(world.internet, INTERNET[Family.V4])
-    talking = End(speaker.netns, speaker.address(Family.V4))
+    internet = world.outside(Family.V4)
+    talking = speaker.end(Family.V4)
 
     def counted() -> set[tuple[Traffic, Tally]]:
         found = comparison.parse(node.scrape())

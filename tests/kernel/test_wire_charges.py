@@ -5,30 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import socket
-import time
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 import yaml
 
-from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.builders import PRICES
+from tests.kernel.common import ONLY_NFTABLES
+from tests.kernel.quota_traffic import pump
 from tests.kernel.spending import IN, OUT
 from tests.kernel.wires import in_parts, shell, wire_of
 from tests.lab.capture import Tally
-from tests.lab.exchange import End, open_socket, stream
+from tests.lab.exchange import open_socket, stream
 from tests.lab.nodes import LabNode
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import INTERNET
 from tests.lab.world import World
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, ONLY_NFTABLES]
 
 LINK_LAYER, QUOTA = 18, 3_000_000
 SETTINGS = {
@@ -36,13 +32,7 @@ SETTINGS = {
     "limits": [{"pods": "*/charged", "per-day": {OUT: "3M"}}],
     "reconcile_seconds": 0.25,
 }
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    room, name = replace(cluster(), pods=()), f"charges-{os.getpid()}"
-    with World(room, backend=Backend.NFTABLES, name=name, settings=SETTINGS) as made:
-        yield made
+WORLD = {"settings": SETTINGS}
 
 
 def charged(tally: Tally) -> int:
@@ -53,7 +43,7 @@ def charged(tally: Tally) -> int:
 def test_wire_bytes_have_the_link_layer_of_each_segment(world: World, family: Family) -> None:
     node = world.nodes[0]
     pod = node.add(f"billed-{family}")
-    own, peer = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
+    own, peer = pod.end(family), world.outside(family)
     with wire_of(world, node, pod) as wire:
         stream(own, peer, 3_000_000, 2_000_000)
         tallies = wire.carried()
@@ -76,7 +66,7 @@ def test_an_invoice_of_the_wire_is_rebuilt_to_the_cent(world: World, tmp_path: P
     prices.write_text(json.dumps(yaml.safe_load(PRICES) | {"charge": "wire", "traffic": PER_GB}))
     with wire_of(world, node, pod) as wire:
         for family in Family:
-            own, peer = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
+            own, peer = pod.end(family), world.outside(family)
             stream(own, peer, 300_000, 200_000)
             in_parts(own, peer, 37)
         tallies = wire.carried()
@@ -105,19 +95,10 @@ def spend(world: World, node: LabNode) -> Tally:
         listening.bind((str(INTERNET[Family.V4]), 0))
         listening.listen()
         near.connect(listening.getsockname())
-        near.settimeout(0)
         far, _ = listening.accept()
         with far:
-            far.settimeout(0)
-            passed_at = time.monotonic()
-            while time.monotonic() < passed_at + 2:
-                with suppress(BlockingIOError):
-                    near.send(bytes(16_384))
-                with suppress(BlockingIOError):
-                    far.recv(1 << 20)
-                    passed_at = time.monotonic()
-                # Slowly, so that the agent looks often meanwhile.
-                time.sleep(0.016)
+            # Slowly, so that the agent looks often meanwhile.
+            pump(near, far, still_seconds=2, pause=0.016)
         return wire.carried()[OUT]
 
 

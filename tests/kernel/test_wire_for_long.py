@@ -79,7 +79,7 @@ def conversations(
 
     kinds: list[Callable[[], object]] = []
     for family, service in SERVICES.items():
-        ends = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
+        ends = pod.end(family), world.outside(family)
         kinds += [partial(converse, *ends), partial(converse, *ends, service)]
         kinds.append(lambda ends=ends: in_parts(*ends, random.randint(37, 1200)))
     if KNOWS_TUNNELS:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import platform
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from netmgr import programs
 from netmgr.kernel.offloads import switch_off
 from netmgr.prefixes import Address
+from tests.kernel.common import netmgr
 from tests.kernel.namespaces import host_link, inside
 from tests.kernel.spending import IN, OUT
 from tests.lab import wiring
@@ -99,8 +98,7 @@ def assert_exact(
 
 
 def shell(node: LabNode, command: str) -> str:
-    words = ["-m", "netmgr", *command.split(), "--socket", str(node.ledger_socket)]
-    return programs.run([sys.executable, *words]).stdout.decode()
+    return netmgr(*command.split(), "--socket", str(node.ledger_socket)).stdout
 
 
 def in_parts(own: End, peer: End, size: int) -> None:

@@ -81,7 +81,6 @@ class Capture:
         self._socket.close()
 
     def flows(self) -> dict[Flow, Tally]:
-        """Everything seen so far."""
         self.drain()
         # The kernel counts drops since the last reading of this option (packet(7)).
         _, drops = struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))

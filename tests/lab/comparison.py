@@ -82,7 +82,6 @@ class Row:
 
     @property
     def agrees(self) -> bool:
-        """Whether exactly the bytes and packets that were sent were counted."""
         return self.sent == self.counted
 
 

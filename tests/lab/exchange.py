@@ -113,6 +113,22 @@ def datagrams(
     )
 
 
+def seen_from(client: End, server: End, port: int = 0, seconds: float = PATIENCE) -> Address | None:
+    """Send one datagram; who it comes from, or None if it does not arrive in so many seconds."""
+    family = server.address.family
+    with (
+        open_socket(client.namespace, family, socket.SOCK_DGRAM) as near,
+        open_socket(server.namespace, family, socket.SOCK_DGRAM) as far,
+    ):
+        far.bind((str(server.address), port))
+        far.settimeout(seconds)
+        near.sendto(b"who am I?", far.getsockname())
+        try:
+            return Address.parse(far.recvfrom(100)[1][0])
+        except TimeoutError:
+            return None
+
+
 def stream(
     client: End,
     server: End,
@@ -124,13 +140,7 @@ def stream(
 ) -> Heard:
     """Send `forth` bytes over TCP to the server while it sends `back` bytes, then close both ways.
 
-    Args:
-        client: who connects.
-        server: who listens.
-        forth: bytes from client to server.
-        back: bytes from server to client.
-        port: where the server listens; 0 leaves the choice to the kernel.
-        frontend: what the client connects to; by default, the server itself.
+    `port` and `frontend` are as for `datagrams`.
     """
     family = server.address.family
     with ExitStack() as closing:

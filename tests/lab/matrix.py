@@ -21,7 +21,7 @@ from netmgr.prefixes import Address, Family
 from tests.lab import services
 from tests.lab.exchange import End
 from tests.lab.nodes import LabNode
-from tests.lab.topology import INTERNET, Spoke
+from tests.lab.topology import Spoke
 from tests.lab.traffic import Protocol
 from tests.lab.world import World
 
@@ -57,7 +57,6 @@ class Origin:
     ends: tuple[End, ...]
 
     def end(self, family: Family) -> End:
-        """Its end of one family."""
         return next(end for end in self.ends if end.address.family is family)
 
 
@@ -83,8 +82,6 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class _Goal:
-    """One destination, in one family."""
-
     kind: Target
     address: Address
     port: int
@@ -144,15 +141,15 @@ def _goals(
             if name != origin.name:
                 yield spoke.name, goal
         yield from _service(origin, spoke, family, found[spoke.name])
-    yield INTERNET_SITE, _at(Target.INTERNET, End(world.internet, INTERNET[family]))
+    yield INTERNET_SITE, _at(Target.INTERNET, world.outside(family))
 
 
 def _machines_of(world: World, spoke: Spoke, family: Family) -> Iterator[tuple[str, _Goal]]:
     """Each node of a spoke and the last of its pods, with their names."""
     for node in services.machines(world.nodes, spoke, Role.NODE):
-        yield node.name, _at(Target.NODES, End(node.namespace, node.node.address(family)))
+        yield node.name, _at(Target.NODES, node.end(family))
         for pod in node.runtime.sandboxes()[-1:]:
-            yield pod.pod.name, _at(Target.PODS, End(pod.netns, pod.address(family)))
+            yield pod.pod.name, _at(Target.PODS, pod.end(family))
 
 
 def _service(
@@ -161,7 +158,7 @@ def _service(
     """Services, but those that the origin itself serves: what it sees then is up to kube-proxy."""
     if found.backends and not any(pod.pod.name == origin.name for pod in found.backends):
         address = found.address(family, inside=origin.site == spoke.name)
-        ends = tuple(End(pod.netns, pod.address(family)) for pod in found.backends)
+        ends = tuple(pod.end(family) for pod in found.backends)
         yield spoke.name, _Goal(Target.SERVICES, address, services.PORT, ends)
 
 

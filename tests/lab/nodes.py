@@ -34,8 +34,11 @@ from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import SourceAddress
 from netmgr.errors import NetmgrError
+from netmgr.prefixes import Family
+from tests.builders import NODE_KEYS
 from tests.lab import processes, wiring
 from tests.lab.errors import LabError
+from tests.lab.exchange import End
 from tests.lab.runtime import Runtime, Sandbox
 from tests.lab.topology import Node, Pod
 from tests.lab.unprivileged import NOBODY
@@ -71,12 +74,10 @@ class LabNode:
 
     @property
     def name(self) -> str:
-        """The node's name, which is its host's."""
         return self.node.host
 
     @property
     def document(self) -> Path:
-        """The node.yaml its agent reads."""
         return self.directory / "node.yaml"
 
     @property
@@ -91,18 +92,19 @@ class LabNode:
 
     @cached_property
     def runtime(self) -> Runtime:
-        """The container runtime of this node."""
         directory = self.directory
         return Runtime(
             self.name, directory / "bin", directory / "net.d", directory / "cache", self.pods_dir
         )
 
+    def end(self, family: Family) -> End:
+        """The node's own side of a conversation."""
+        return End(self.namespace, self.node.address(family))
+
     def add(self, name: str, namespace: str = "research") -> Sandbox:
-        """Run a pod on this node."""
         return self.runtime.add(Pod(name, self.name, namespace))
 
     def write_document(self) -> None:
-        """Write node.yaml."""
         text = yaml.safe_dump(self._document(), sort_keys=False)
         # Validated here: an agent that refuses its document would only be seen to time out.
         loader.parse(text, str(self.document), NodeDocument)
@@ -121,8 +123,7 @@ class LabNode:
         }
         given: dict[str, Any] = planned or {"ranges": [str(block) for block in self.node.ranges]}
         return {
-            "apiVersion": "netmgr.io/v1alpha1",
-            "kind": "Node",
+            **NODE_KEYS,
             **given,
             "node": {**identity, "uplink": self.node.uplink},
             "state_dir": str(self.directory / "state"),
@@ -138,7 +139,6 @@ class LabNode:
         return {"backend": Backend.NFTABLES.value} if preserves else {}
 
     def install_plugin(self) -> None:
-        """Install launcher and conflist for this node's runtime."""
         runtime = self.runtime
         install.install(
             install.Installation(
@@ -193,7 +193,6 @@ class LabNode:
         self._end("agent", signal.SIGKILL)
 
     def kill_exporter(self) -> None:
-        """Kill the exporter as a crash would."""
         self._end("exporter", signal.SIGKILL)
 
     def stop_agent(self) -> None:
@@ -201,11 +200,9 @@ class LabNode:
         self._end("agent", signal.SIGTERM)
 
     def agent_pid(self) -> int | None:
-        """Process number of the running agent, if any."""
         return self._find("agent")
 
     def exporter_pid(self) -> int | None:
-        """Process number of the running exporter, if any."""
         return self._find("exporter")
 
     def ask(self, query: str, **fields: str) -> dict[str, Any]:
@@ -221,7 +218,6 @@ class LabNode:
         return {problem["reason"]: problem["message"] for problem in self.snapshot()["problems"]}
 
     def scrape(self) -> str:
-        """The exporter's page of metrics."""
         return self._get("/metrics")
 
     def history(self, **arguments: str) -> dict[str, Any]:
@@ -254,11 +250,7 @@ class LabNode:
         self._started.clear()
 
     def _start(
-        self,
-        role: str,
-        module: str,
-        *arguments: str,
-        environment: Mapping[str, str] | None = None,
+        self, role: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> None:
         nsenter = programs.locate("nsenter", "util-linux")
         command = [nsenter, f"--net={self.namespace}", sys.executable, "-m", module, *arguments]
@@ -317,7 +309,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _tail(path: Path, lines: int = 10) -> str:
+def _tail(path: Path) -> str:
     with suppress(OSError):
-        return "\n".join(path.read_text("utf-8", errors="replace").splitlines()[-lines:])
+        return "\n".join(path.read_text("utf-8", errors="replace").splitlines()[-10:])
     return ""

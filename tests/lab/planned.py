@@ -33,6 +33,7 @@ from netmgr.plan.lock import LockDocument
 from netmgr.plan.locking import make_lock
 from netmgr.plan.render.node import Documents
 from netmgr.prefixes import Address, Family, Prefix
+from tests.builders import PLAN_KEYS
 from tests.lab.topology import (
     BESIDE_INTERNET,
     EVERYTHING,
@@ -88,7 +89,6 @@ OTHER_KINDS = (
 
 
 def plan(spokes: int, nodes: int, kinds: Sequence[Kind] = KINDS) -> PlanDocument:
-    """The plan of a lab's network."""
     if not 1 <= spokes <= MAX_SPOKES or not 1 <= nodes <= MAX_NODES:
         raise ConfigError(
             f"a lab has 1 to {MAX_SPOKES} spokes with 1 to {MAX_NODES} nodes each, "
@@ -100,8 +100,7 @@ def plan(spokes: int, nodes: int, kinds: Sequence[Kind] = KINDS) -> PlanDocument
     }
     return PlanDocument.model_validate(
         {
-            "apiVersion": "netmgr.io/v1alpha1",
-            "kind": "NetworkPlan",
+            **PLAN_KEYS,
             "name": "lab",
             "pools": {
                 "nodes": ["10.64.0.0/12", "fd00:64::/40"],
@@ -118,17 +117,12 @@ def _cluster(nodes: int, kind: Kind) -> dict[str, Any]:
     return {
         "nat_hosts": 1,
         "nat_gateway_ips": int(kind.gateway),
-        "services": {
-            "mode": kind.mode,
-            "length": 24,
-            "source": kind.source,
-        },
+        "services": {"mode": kind.mode, "length": 24, "source": kind.source},
         "node_pools": {POOL: {"nodes": nodes, "pods_per_node": 16, "surge": 1}},
     }
 
 
 def lock(planned: PlanDocument) -> LockDocument:
-    """The addresses of a lab's plan."""
     return make_lock(planned, None, files.load_limits(planned.cloud))
 
 

@@ -101,8 +101,6 @@ class _Client:
 
 @dataclass
 class _Run:
-    """One round of probes."""
-
     outcomes: Sequence[Outcome]
     selector: selectors.BaseSelector
     closing: ExitStack

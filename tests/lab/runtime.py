@@ -21,6 +21,7 @@ from netmgr import programs
 from netmgr.prefixes import Address, Family
 from tests.lab import named_netns, wiring
 from tests.lab.errors import LabError
+from tests.lab.exchange import End
 from tests.lab.topology import Host, Pod
 from tests.waiting import PATIENCE
 
@@ -44,11 +45,14 @@ class Sandbox:
     addresses: tuple[Address, ...] = ()
 
     def address(self, family: Family) -> Address:
-        """The pod's address of `family`."""
         for address in self.addresses:
             if address.family is family:
                 return address
         raise LabError(f"{self.pod.name} has no IPv{family.value} address")
+
+    def end(self, family: Family) -> End:
+        """The pod's side of a conversation."""
+        return End(self.netns, self.address(family))
 
     @property
     def arguments(self) -> list[tuple[str, str]]:

@@ -54,7 +54,6 @@ class InterfaceAddress:
 
     @property
     def network(self) -> Prefix:
-        """The on-link prefix."""
         free = self.address.family.width - self.length
         return Prefix(self.address.family, self.address.value >> free << free, self.length)
 
@@ -140,18 +139,14 @@ class Node:
 
     @property
     def runs_pods(self) -> bool:
-        """Whether pods can be run on it."""
         return self.role is Role.NODE
 
     def address(self, family: Family) -> Address:
-        """The node's own address of `family`."""
         return next(address for address in self.addresses if address.family is family)
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod to run on a node."""
-
     name: str
     node: str
     namespace: str = "research"
@@ -207,7 +202,6 @@ class Topology:
     researcher: str = ""
 
     def node(self, name: str) -> Node:
-        """The node called `name`."""
         for node in self.nodes:
             if node.host == name:
                 return node

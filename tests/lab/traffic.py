@@ -20,7 +20,6 @@ from tests.lab.capture import Capture, Flow, Tally
 from tests.lab.errors import LabError
 from tests.lab.exchange import End, Heard, datagrams, stream
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET
 from tests.lab.world import World
 
 DATAGRAMS = 200
@@ -50,8 +49,6 @@ class Peer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """One conversation of a pod."""
-
     pod: Sandbox
     peer: Peer
     protocol: Protocol
@@ -87,7 +84,7 @@ def plan(world: World) -> list[Talk]:
 
 def _talks(world: World, pod: Sandbox, pods: list[Sandbox]) -> Iterator[Talk]:
     for family in sorted({address.family for address in pod.addresses}):
-        near = End(pod.netns, pod.address(family))
+        near = pod.end(family)
         for peer, far in _peers(world, pod, pods, family):
             for protocol in Protocol:
                 yield Talk(pod, peer, protocol, near, far)
@@ -97,8 +94,8 @@ def _peers(
     world: World, pod: Sandbox, pods: list[Sandbox], family: Family
 ) -> Iterator[tuple[Peer, End]]:
     node = world.node(pod.pod.node)
-    yield Peer.INTERNET, End(world.internet, INTERNET[family])
-    yield Peer.NODE, End(node.namespace, node.node.address(family))
+    yield Peer.INTERNET, world.outside(family)
+    yield Peer.NODE, node.end(family)
     sites = {each.name: each.node.site for each in world.nodes}
     neighbours: list[Sandbox] = []
     strangers: list[Sandbox] = []
@@ -114,7 +111,7 @@ def _peers(
         if others:
             # Spread over all, so that no pod is everybody's peer.
             other = others[pods.index(pod) % len(others)]
-            yield peer, End(other.netns, other.address(family))
+            yield peer, other.end(family)
 
 
 def drive(world: World, talks: Iterable[Talk]) -> Sent:

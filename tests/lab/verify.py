@@ -61,26 +61,21 @@ class HalfOpen:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """All of it."""
-
     rows: tuple[Row, ...]
     drops: tuple[Drops, ...]
     half_open: tuple[HalfOpen, ...] = ()
 
     @property
     def agrees(self) -> bool:
-        """Whether everything is as the design says."""
         counts = all(each.sent == each.counted for each in self.drops)
         return counts and not self.half_open and all(row.agrees for row in self.rows)
 
     @property
     def probes(self) -> int:
-        """How many probes were sent."""
         return sum(row.probes for row in self.rows)
 
 
 def verify(world: World) -> Verification:
-    """Send every probe and compare."""
     # Counters are never reset, and connections of earlier runs are still in the table: both are
     # compared as differences.
     before, halves = dropped(world), set(half_open(world))

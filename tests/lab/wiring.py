@@ -149,12 +149,7 @@ def _configure(host: Host, ends: list[Interface], channel: Netlink, directory: P
             _fill_tables(kernel, host, ends, indices)
 
 
-def _fill_tables(
-    kernel: Any,
-    host: Host,
-    ends: list[Interface],
-    indices: dict[str, int],
-) -> None:
+def _fill_tables(kernel: Any, host: Host, ends: list[Interface], indices: dict[str, int]) -> None:
     """Have what comes in by some interfaces routed by tables of their own first."""
     for number, table in enumerate(host.tables, start=1):
         for family in Family:

@@ -27,11 +27,13 @@ from pydantic import TypeAdapter
 
 from netmgr.documents.node import Backend
 from netmgr.errors import SetupError
+from netmgr.prefixes import Family
 from tests.lab import named_netns, processes, services, wiring
 from tests.lab.errors import PROGRAM, LabError
+from tests.lab.exchange import End
 from tests.lab.nodes import TRAVERSABLE, LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import Topology
+from tests.lab.topology import INTERNET, Topology
 
 FIRST_NAME = "lab-1"
 """What the first lab without a name of its own is called."""
@@ -116,7 +118,6 @@ class World:
 
     @property
     def name(self) -> str:
-        """What the lab is called."""
         if self._name is None:
             raise LabError("the lab is not up yet, so it has no name")
         return self._name
@@ -128,16 +129,13 @@ class World:
 
     @property
     def backend(self) -> Backend:
-        """What holds every node's rules."""
         return Backend(self._settings["backend"])
 
     @property
     def nodes(self) -> list[LabNode]:
-        """Every node."""
         return list(self._nodes.values())
 
     def node(self, name: str) -> LabNode:
-        """The node called `name`."""
         try:
             return self._nodes[name]
         except KeyError:
@@ -152,12 +150,15 @@ class World:
         """Where the internet host's namespace is pinned."""
         return self.namespace(self.topology.internet)
 
+    def outside(self, family: Family) -> End:
+        """The internet's side of a conversation."""
+        return End(self.internet, INTERNET[family])
+
     def pods(self) -> list[Sandbox]:
         """Every pod that runs, node by node."""
         return [sandbox for node in self.nodes for sandbox in node.runtime.sandboxes()]
 
     def pod(self, name: str) -> Sandbox:
-        """The running pod called `name`."""
         pods = {sandbox.pod.name: sandbox for sandbox in self.pods()}
         try:
             return pods[name]
@@ -209,7 +210,6 @@ class World:
             raise
 
     def down(self) -> None:
-        """Remove this lab, if it exists."""
         if self._is_ours:
             remove(self.name)
             self._is_ours = False
