@@ -13,7 +13,7 @@ import pytest
 
 from netmgr.api.client import ask_report
 from netmgr.documents.node import Backend
-from tests.kernel.common import netmgr
+from tests.kernel.common import netmgr, table_of_another_program
 from tests.kernel.guests import guest
 from tests.kernel.spending import run
 from tests.lab.errors import LabError
@@ -85,21 +85,16 @@ def a_policy_that_drops(node: LabNode) -> Iterator[str]:
 
 
 @contextmanager
-def a_table_of_another_program(node: LabNode) -> Iterator[str]:
-    command = ["nsenter", f"--net={node.namespace}", "nft", "--interactive"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as owner:
-        assert owner.stdin is not None
-        owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\n")
-        owner.stdin.flush()
+def rules_of_another_program(node: LabNode) -> Iterator[str]:
+    with table_of_another_program(node):
         yield "rules cannot be reconciled: "
-        owner.stdin.close()
 
 
 BROKEN = {
     "PluginNotFound": another_network_in_front,
     "AddressesUsedUp": pods_that_wait,
     "ForwardDropped": a_policy_that_drops,
-    "AgentNotReady": a_table_of_another_program,
+    "AgentNotReady": rules_of_another_program,
 }
 
 
