@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,22 +133,24 @@ def process(world: World, namespace: Path, cgroup: Path | None) -> Iterator[Proc
             running.wait()
 
 
+def kubelets(cgroups: Path, logs: Path, name: str, *, slices: bool = False) -> Path:
+    """What kubelet makes for a pod: a cgroup with one for a container in it, and a directory for
+    logs.
+    """
+    uid = str(uuid.uuid4())
+    (logs / f"kube-system_{name}_{uid}").mkdir()
+    if slices:
+        parent = cgroups / "kubepods.slice" / "kubepods-besteffort.slice"
+        made = parent / f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice" / "cri-0.scope"
+    else:
+        made = cgroups / "kubepods" / f"pod{uid}" / "container"
+    made.mkdir(parents=True)
+    return made
+
+
 @pytest.fixture
 def kubelet(cgroups: Path, tmp_path: Path) -> Kubelet:
-    """Makes for a pod a cgroup with one for a container in it, and a directory for logs."""
-
-    def make(name: str, *, slices: bool = False) -> Path:
-        uid = str(uuid.uuid4())
-        (tmp_path / f"kube-system_{name}_{uid}").mkdir()
-        if slices:
-            parent = cgroups / "kubepods.slice" / "kubepods-besteffort.slice"
-            made = parent / f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice" / "cri-0.scope"
-        else:
-            made = cgroups / "kubepods" / f"pod{uid}" / "container"
-        made.mkdir(parents=True)
-        return made
-
-    return make
+    return partial(kubelets, cgroups, tmp_path)
 
 
 def wait_for(node: LabNode, name: str, *, live: bool) -> None:
