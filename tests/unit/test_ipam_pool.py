@@ -98,6 +98,14 @@ def test_what_the_kernel_holds_is_in_no_cooldown_and_returns_to_nobody():
         block.take(KEY, 0)
 
 
+def test_what_returned_before_its_range_was_withdrawn_is_not_given_after_a_start():
+    block = pool("10.0.0.0/32")
+    block.restore({}, returned=[Address.parse("10.0.9.9")])
+    assert given(block, 1) == ["10.0.0.0"]
+    with pytest.raises(CapacityError):
+        block.take(KEY, 0)
+
+
 def test_a_wait_that_is_over_is_none():
     block = pool("10.0.0.0/32")
     address = block.take(KEY, 0)
