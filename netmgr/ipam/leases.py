@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import TypeVar
 
 from netmgr.api.snapshot import PoolState
@@ -111,8 +112,10 @@ class Leases:
         # left to end.
         with self._looking:
             while True:
-                # A few: this ADD needs one, and each is two walks of the connection table.
-                were_over = self.end_cooldowns(at_most=8, among=wanted.addresses)
+                # A few at first: this ADD needs one, and each is two walks of the connection table.
+                # Those that waited the longest may all be named by connections.
+                asked = wanted.addresses
+                were_over = self.end_needed_cooldowns(asked, 8) or self.end_needed_cooldowns(asked)
                 try:
                     return self._reserve(wanted)
                 except CapacityError:
@@ -175,21 +178,37 @@ class Leases:
             for address in attachment.addresses:
                 self._pools[address.family].release(address, now)
 
-    def end_cooldowns(self, at_most: int | None = None, among: Collection[Address] = ()) -> bool:
-        """End cooldowns that are over, oldest release first; returns whether any were over.
+    def end_cooldowns(self) -> None:
+        """End cooldowns that are over."""
+        now = self._clock.monotonic()
+        with self._lock:
+            due = [address for pool in self._pools.values() for address in pool.cooled_down(now)]
+        self._end_cooldowns(due, now)
+
+    def end_needed_cooldowns(
+        self, asked: Collection[Address] = (), at_most: int | None = None
+    ) -> bool:
+        """End cooldowns that keep an ADD from its addresses.
 
         Args:
-            at_most: how many addresses of each family to look at; None for all.
-            among: the only addresses to look at, if given.
+            asked: addresses that the ADD asks for: of their families only they are looked at.
+            at_most: how many addresses of each family to look at, oldest release first; None for
+                all.
+
+        Returns whether to try again: some were over, or nothing keeps the ADD from its addresses.
         """
         now = self._clock.monotonic()
-        waiting: list[Address] = []
+        due: list[list[Address]] = []
         with self._lock:
-            for pool in self._pools.values():
-                due = pool.cooled_down(now)
-                if among:
-                    due = [address for address in due if address in among]
-                waiting += due[:at_most]
+            for family, pool in self._pools.items():
+                named = [address for address in asked if address.family is family]
+                if named or (pool.gives and not pool.occupancy()["free"]):
+                    over = pool.cooled_down(now)
+                    due.append([held for held in over if not named or held in named][:at_most])
+        return not due or self._end_cooldowns([*chain.from_iterable(due)], now)
+
+    def _end_cooldowns(self, waiting: list[Address], now: float) -> bool:
+        """Whether any of these is in no cooldown any more."""
         if not waiting:
             return False
         # Without the lock: the look-up walks the kernel's connection table twice, some 10 ms each.

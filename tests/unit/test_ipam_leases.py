@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.errors import CapacityError
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import LeaseStore
 from netmgr.model import Attachment, AttachmentKey, PodRef
-from netmgr.prefixes import Address, Prefix
+from netmgr.prefixes import Address, Family, Prefix
 from tests.waiting import PATIENCE
 
 Open = Callable[..., Leases]
@@ -49,7 +50,8 @@ def opened(tmp_path: Path, clock: Clock):
         while made:
             made.pop().store.close()
         store = LeaseStore(tmp_path / "ipam.sqlite")
-        made.append(Leases(store, [Prefix.parse(ranges)], Timing(30, 60), clock, lookup))
+        blocks = [Prefix.parse(text) for text in ranges.split()]
+        made.append(Leases(store, blocks, Timing(30, 60), clock, lookup))
         return made[-1]
 
     yield open_leases
@@ -57,10 +59,10 @@ def opened(tmp_path: Path, clock: Clock):
         made.pop().store.close()
 
 
-def held(leases: Leases, name: str, started_at: float = 0.0) -> Attachment:
-    key = AttachmentKey(name, "eth0")
-    pod = PodRef("ns", name)
-    return leases.reserve(Attachment(key, pod, (), "nm0", "/run/netns/x", started_at))
+def held(leases: Leases, name: str, started_at: float = 0.0, *asked: str) -> Attachment:
+    key, pod = AttachmentKey(name, "eth0"), PodRef("ns", name)
+    addresses = tuple(map(Address.parse, asked))
+    return leases.reserve(Attachment(key, pod, addresses, "nm0", "/run/netns/x", started_at))
 
 
 def released(leases: Leases, many: int = 4) -> None:
@@ -136,6 +138,52 @@ def test_an_add_gets_an_address_though_others_take_some(opened: Open, clock: Clo
     released(leases)
     clock.seconds += 31
     assert last_octets([held(leases, "slower")]) == [0]
+
+
+def test_connections_of_those_released_first_keep_no_other_address_from_an_add(
+    opened: Open, clock: Clock
+) -> None:
+    def of_the_first(due: Iterable[Address]) -> set[Address]:
+        return {address for address in due if address.value & 0xFF < 12}
+
+    leases = opened(of_the_first, "10.1.0.0/28")
+    released(leases, 16)
+    clock.seconds += 31
+    assert last_octets([held(leases, "next")]) == [12]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "asked"),
+    [("10.1.0.0/28 fd01::/126", "10.1.0.9"), ("10.1.0.0/30 fd01::/124", "fd01::9")],
+)
+def test_whoever_asks_for_an_address_of_one_family_gets_one_of_the_other_from_a_cooldown(
+    opened: Open, clock: Clock, ranges: str, asked: str
+) -> None:
+    leases = opened(ranges=ranges)
+    released(leases)
+    clock.seconds += 31
+    given = held(leases, "next", 0.0, asked).addresses
+    assert asked in map(str, given)
+    assert len(given) == 2
+
+
+def test_connections_are_looked_up_for_families_alone_that_lack_an_address(
+    opened: Open, clock: Clock
+) -> None:
+    looked_up: list[Address] = []
+
+    def named(due: Iterable[Address]) -> set[Address]:
+        looked_up.extend(due)
+        return set(looked_up)
+
+    leases = opened(named, "10.1.0.0/32 fd01::/126")
+    released(leases, 1)
+    leases.set_ranges(map(Prefix.parse, ("10.1.0.4/32", "fd01::/126")))
+    held(leases, "other")
+    clock.seconds += 31
+    with pytest.raises(CapacityError):
+        held(leases, "refused")
+    assert {address.family for address in looked_up} == {Family.V4}
 
 
 def test_many_adds_at_once_all_get_an_address(opened: Open, clock: Clock) -> None:

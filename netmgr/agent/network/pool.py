@@ -95,7 +95,7 @@ class NodeAddresses(Component):
             raise NotReady(error.message, "see to the disk of state_dir") from None
         if any(not occupancy[family]["free"] for family in families):
             # As in `Leases.reserve`: a cooldown may have ended since the last reconcile.
-            self.leases.end_cooldowns(at_most=8)
+            self.leases.end_needed_cooldowns(at_most=8)
             occupancy = self.leases.occupancy()
         for family in families:
             state = occupancy[family]
