@@ -11,7 +11,7 @@ from netmgr.descriptors import closing
 from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import links, netns
 from netmgr.kernel.links import Link, read_links
-from netmgr.kernel.neighbours import Neighbour, read_permanent
+from netmgr.kernel.neighbours import Neighbour, missing_of
 from netmgr.kernel.netlink import Operation, Reader, index_of
 from netmgr.kernel.routes import read_routes
 from netmgr.model import ROUTE_PROTOCOL, Attachment
@@ -71,11 +71,10 @@ def neighbour_faults(host: Reader, attachment: Attachment, link: Link | None) ->
     end = link and pod_end(host, link)
     if not link or not end or not end.up:
         return []
-    present = read_permanent(host, link.number)
+    wanted = [Neighbour(address, end.mac, link.number) for address in attachment.addresses]
     return [
-        f"host neighbour {address} is missing, or has another MAC than the pod"
-        for address in attachment.addresses
-        if Neighbour(address, end.mac, link.number) not in present
+        f"host neighbour {entry.address} is missing, or has another MAC than the pod"
+        for entry in missing_of(wanted, host)
     ]
 
 

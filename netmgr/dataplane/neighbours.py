@@ -77,10 +77,10 @@ class Neighbours:
         # Without IPv6 in its sandbox, which a chain may switch off, a pod keeps IPv4.
         if inside and links.has_family(end, family):
             gateway = [neighbours.Neighbour(POD_GATEWAYS[family], HOST_MAC, end.number)]
-            lost = _restore(inside, end.number, gateway)
+            lost = _restore(inside, gateway)
         if links.has_family(link, family):
             own = [neighbours.Neighbour(address, end.mac, link.number) for address in held]
-            wrong = _restore(self._host, link.number, own)
+            wrong = _restore(self._host, own)
         return lost or wrong
 
     def outdated(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:
@@ -139,9 +139,8 @@ class Neighbours:
         return end
 
 
-def _restore(channel: Netlink, index: int, wanted: list[neighbours.Neighbour]) -> bool:
-    """Make those entries of a link that are missing or of another MAC; whether there were any."""
-    present = neighbours.read_permanent(channel, index)
-    missing = [entry for entry in wanted if entry not in present]
+def _restore(channel: Netlink, wanted: list[neighbours.Neighbour]) -> bool:
+    """Make those entries that are missing or of another MAC; whether there were any."""
+    missing = neighbours.missing_of(wanted, channel)
     channel.transact([neighbours.add_neighbour(*entry) for entry in missing])
     return bool(missing)

@@ -15,7 +15,7 @@ from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
 from netmgr.kernel import links, netns, offloads, routes
 from netmgr.kernel.links import Link, read_addresses, read_links
-from netmgr.kernel.neighbours import Neighbour, read_permanent
+from netmgr.kernel.neighbours import Neighbour, missing_of
 from netmgr.kernel.netlink import Netlink, Reader
 from netmgr.kernel.routes import ANY_TABLE, RT_TABLE_LOCAL, RTN_LOCAL, read_routes, read_rules
 from netmgr.model import Attachment
@@ -137,7 +137,7 @@ def _missing_ways_out(
     for destination, via in wanted:
         if (destination, via) not in present:
             yield f"route to {destination}"
-    if Neighbour(gateway, HOST_MAC, index) not in read_permanent(inside, index):
+    if missing_of([Neighbour(gateway, HOST_MAC, index)], inside):
         yield f"neighbour {gateway}"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from errno import ENODEV, ENOENT
 from typing import NamedTuple
 
 from netmgr.kernel import netlink
@@ -10,7 +12,7 @@ from netmgr.prefixes import Address, Family
 
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 _NUD_PERMANENT = 0x80
-_NDA_DST, _NDA_LLADDR, _NDA_IFINDEX = 1, 2, 8
+_NDA_DST, _NDA_LLADDR = 1, 2
 _NDMSG = struct.Struct("=BxxxiHBB")
 
 
@@ -31,14 +33,25 @@ def add_neighbour(address: Address, mac: bytes, index: int) -> netlink.Operation
     return netlink.Operation(text, RTM_NEWNEIGH, netlink.REPLACE, body)
 
 
-def read_permanent(channel: netlink.Reader, index: int = 0) -> set[Neighbour]:
-    """The permanent entries of both families: of one link, or of all."""
-    # The link is an attribute, because with the strict check the header of a dump must be empty
-    # (neigh_valid_dump_req).
-    body = _NDMSG.pack(0, 0, 0, 0, 0) + netlink.encoded({_NDA_IFINDEX: index})
-    text = f"neighbour dump of link {index}"
-    request = netlink.Operation(text, RTM_GETNEIGH, netlink.NLM_F_DUMP, body)
+def read_permanent(channel: netlink.Reader) -> set[Neighbour]:
+    """The permanent entries of both families and all links."""
+    body = _NDMSG.pack(0, 0, 0, 0, 0)
+    request = netlink.Operation("neighbour dump", RTM_GETNEIGH, netlink.NLM_F_DUMP, body)
     return set(channel.dump(request, permanent_of))
+
+
+def missing_of(wanted: Sequence[Neighbour], channel: netlink.Reader) -> list[Neighbour]:
+    """Those of the wanted entries that are not there, or not permanent."""
+    # Each by itself: whoever administers a sandbox decides how many others there are.
+    present = channel.query_each([*map(_show, wanted)], permanent_of, (ENODEV, ENOENT))
+    return [entry for entry in wanted if entry not in present]
+
+
+def _show(entry: Neighbour) -> netlink.Operation:
+    body = _NDMSG.pack(entry.address.family.af, entry.link, 0, 0, 0)
+    body += netlink.encoded({_NDA_DST: entry.address.packed})
+    text = f"neighbour show {entry.address} on link {entry.link}"
+    return netlink.Operation(text, RTM_GETNEIGH, netlink.NLM_F_ACK, body)
 
 
 def permanent_of(body: bytes) -> Neighbour | None:

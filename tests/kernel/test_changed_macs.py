@@ -110,6 +110,31 @@ def test_what_a_sandbox_removes_of_its_gateways_comes_back(cni: Caller, pod: Pod
     assert_followed(cni, pod, result)
 
 
+def test_what_else_a_sandbox_has_of_neighbours_is_not_the_agents_burden(
+    cni: Caller, pod: Pod, tmp_path: Path
+) -> None:
+    result = cni.add(pod)
+    of_its_own = tmp_path / "neighbours"
+    of_its_own.write_text(
+        "".join(
+            f"neigh add 10.9.{number >> 8}.{number & 255} lladdr {MAC} dev eth0 nud permanent\n"
+            for number in range(1 << 16)
+        )
+    )
+    inside(pod.netns, "ip", "-batch", str(of_its_own))
+    process = Path(f"/proc/{cni.node.agent_pid()}")
+
+    def peak() -> int:
+        """Kilobytes, the most since it was reset (VmHWM, proc_pid_status(5))."""
+        return int((process / "status").read_text().split("VmHWM:")[1].split()[0])
+
+    (process / "clear_refs").write_text("5")
+    before = peak()
+    assert cni.check(pod, result).exit_code == 0
+    # A listing of all would be ten times that.
+    assert peak() - before < 2048
+
+
 def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod) -> None:
     result = cni.add(pod)
     cni.node.kill_agent()
