@@ -13,7 +13,7 @@ from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, Settings
 from netmgr import logs
 from netmgr.api.client import DEFAULT_SOCKET
 from netmgr.errors import NetmgrError, of_system
-from netmgr.logs import LogFormat
+from netmgr.logs import LogFormat, LogLevel
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
 FILES = (
@@ -48,9 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(name, metavar="FILE", type=Path)
     parser.add_argument("--budgets-server", metavar="ADDRESS:PORT", default="")
     parser.add_argument("--throughput-test", action="store_true")
-    parser.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error")
-    )
+    parser.add_argument("--log-level", default=LogLevel.INFO, type=LogLevel, choices=list(LogLevel))
     parser.add_argument(
         "--log-format", default=LogFormat.TEXT, type=LogFormat, choices=list(LogFormat)
     )

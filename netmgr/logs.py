@@ -45,6 +45,13 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 class TextFormatter(logging.Formatter):
     """Quotes the values of our own events; other packages' lines stay as they are."""
 

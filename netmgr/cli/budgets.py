@@ -20,7 +20,7 @@ from netmgr.cli import options
 from netmgr.cli.options import OutputFormat
 from netmgr.cli.output import Table, respond, size
 from netmgr.errors import ApiError, ConfigError, Exit, TryAgainLater
-from netmgr.logs import LogFormat
+from netmgr.logs import LogFormat, LogLevel
 
 if TYPE_CHECKING:
     from netmgr.budgets.keeping import BudgetsInForce
@@ -196,7 +196,7 @@ def serve(
     ],
     state: Annotated[Path, typer.Option(metavar="DIR", help="What has to outlive this process.")],
     listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="For nodes.")] = ":9122",
-    log_level: options.LogLevelOption = "info",
+    log_level: options.LogLevelOption = LogLevel.INFO,
     log_format: options.LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Serve budgets to nodes of a plan, without Kubernetes.

@@ -12,7 +12,7 @@ import typer
 from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, parse_listen
 from netmgr.cli.asking import find
 from netmgr.cli.options import LogFormatOption, LogLevelOption, Socket
-from netmgr.logs import LogFormat
+from netmgr.logs import LogFormat, LogLevel
 
 _FIRST_OF_ANY_USER = 1024  # lower ports take CAP_NET_BIND_SERVICE
 
@@ -75,7 +75,7 @@ def exporter(  # noqa: PLR0913  one a command-line option
             help="Serve /throughput: nodes that start measure by it, one at a time, for 2 s.",
         ),
     ] = False,
-    log_level: LogLevelOption = "info",
+    log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Serve the agent's metrics to Prometheus.

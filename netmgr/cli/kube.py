@@ -21,7 +21,7 @@ from netmgr import faults, logs
 from netmgr.cli import completion, options
 from netmgr.cli.bundle import Redact, To, write
 from netmgr.errors import ApiError, ApiUnavailable, ConfigError
-from netmgr.logs import LogFormat
+from netmgr.logs import LogFormat, LogLevel
 
 if TYPE_CHECKING:
     from netmgr.documents.node import NodeDocument
@@ -261,7 +261,7 @@ def controller(  # noqa: PLR0913  one a command-line option
     ] = Path("/budgets-tls"),
     kubeconfig: options.Kubeconfig = None,
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
-    log_level: options.LogLevelOption = "info",
+    log_level: options.LogLevelOption = LogLevel.INFO,
     log_format: options.LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Keep a cluster's Nodes as netmgr needs them; with a plan, assign each Node its ranges.

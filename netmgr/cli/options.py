@@ -11,7 +11,7 @@ import typer
 
 from netmgr.cli import completion
 from netmgr.cli.asking import CONFIG_VARIABLE, VARIABLE
-from netmgr.logs import LogFormat
+from netmgr.logs import LogFormat, LogLevel
 
 
 class OutputFormat(StrEnum):
@@ -94,7 +94,7 @@ Namespaces = Annotated[
     typer.Option("--namespace", help="netmgr's namespaces. Default: netmgr and netmgr-claims."),
 ]
 LogLevelOption = Annotated[
-    str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+    LogLevel, typer.Option("--log-level", help="The least severe events that are logged.")
 ]
 LogFormatOption = Annotated[
     LogFormat, typer.Option("--log-format", help="One event per line, as text or as JSON.")

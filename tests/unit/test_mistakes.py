@@ -214,6 +214,10 @@ COMMANDS = [
     ("plan init --nodes lots", "'--nodes': 'lots' is no whole number; write one"),
     ("plan init --cloud aws", "'--cloud': 'aws' is not one of 'azure', 'none'"),
     ("node status -o xml", "'xml' is not one of 'table', 'json', 'yaml'"),
+    *(
+        (f"{command} --log-level loud", "'loud' is not one of 'debug', 'info', 'warning', 'error'")
+        for command in ("budgets serve", "controller", "exporter")
+    ),
     ("plan lokc", "No such command 'lokc'. Did you mean 'lock'"),
     (
         "kube bundle --service-account .",
