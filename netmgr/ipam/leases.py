@@ -198,14 +198,11 @@ class Leases:
         Returns whether to try again: some were over, or nothing keeps the ADD from its addresses.
         """
         now = self._clock.monotonic()
-        due: list[list[Address]] = []
         with self._lock:
-            for family, pool in self._pools.items():
-                named = [address for address in asked if address.family is family]
-                if named or (pool.gives and not pool.occupancy()["free"]):
-                    over = pool.cooled_down(now)
-                    due.append([held for held in over if not named or held in named][:at_most])
-        return not due or self._end_cooldowns([*chain.from_iterable(due)], now)
+            lacking = [pool for pool in self._pools.values() if pool.is_empty or pool.of(asked)]
+            due = [pool.cooled_down(now, asked)[:at_most] for pool in lacking]
+        needed = [*chain.from_iterable(due)]
+        return not lacking or self._end_cooldowns(needed, now)
 
     def _end_cooldowns(self, waiting: list[Address], now: float) -> bool:
         """Whether any of these is in no cooldown any more."""

@@ -63,6 +63,11 @@ class FamilyPool:
         """Whether there are ranges to give addresses of."""
         return self._size > 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all addresses of its ranges are held or in cooldown."""
+        return self.gives and not self.occupancy()["free"]
+
     def withdrawn(self) -> list[Address]:
         """Held addresses that are in no range any more."""
         return [address for address in self._held if not self._is_ours(address)]
@@ -107,10 +112,21 @@ class FamilyPool:
         if self._held.pop(address, None) is not None:
             self._cooldown[address] = now
 
-    def cooled_down(self, now: float) -> list[Address]:
-        """Addresses whose cooldown time is over: to be looked up in the connection table."""
-        due = now - self._timing.cooldown
-        return [address for address, since in self._cooldown.items() if since <= due]
+    def of(self, addresses: Iterable[Address]) -> list[Address]:
+        """Those of this family."""
+        return [address for address in addresses if address.family is self._family]
+
+    def cooled_down(self, now: float, asked: Iterable[Address] = ()) -> list[Address]:
+        """Addresses whose cooldown time is over: to be looked up in the connection table.
+
+        If addresses of this family are `asked` for, these alone.
+        """
+        due, only = now - self._timing.cooldown, self.of(asked)
+        return [
+            address
+            for address, since in self._cooldown.items()
+            if since <= due and (not only or address in only)
+        ]
 
     def end_cooldown(self, address: Address, now: float, *, named: bool) -> bool:
         """End a cooldown, unless a connection still names the address; returns whether it ended."""
