@@ -32,6 +32,7 @@ from netmgr.budgets.messages import Budget, BudgetReport, BudgetUse
 from netmgr.budgets.server import BudgetServer, by_token
 from netmgr.budgets.terms import PERIOD
 from netmgr.model import Traffic
+from tests.bench.processor import processor_seconds
 from tests.bench.report import Effort, Figure
 from tests.fakes.authority import Authority
 from tests.fakes.budgets_server import NowhereKept
@@ -77,12 +78,6 @@ def serve(folder: Path, nodes: int, *, tls: bool) -> None:
 class Process:
     pid: int
     port: int
-
-    @property
-    def seconds(self) -> float:
-        """Of processor time so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
 
     @property
     def bytes(self) -> int:
@@ -203,11 +198,11 @@ def _figures(
 ) -> Iterator[Figure]:
     how = "TLS" if context else "plain"
     alone = server.bytes
-    before = server.seconds
+    before = processor_seconds(server.pid)
     crowd = Nodes(server.port, tokens, context)
     rate = len(tokens) / PERIOD
     # A token is verified once.
-    first = (server.seconds - before) / len(tokens)
+    first = (processor_seconds(server.pid) - before) / len(tokens)
     yield Figure(f"{how}: a connection and its first report", first * 1e6, "us")
     usual = _cost(server, crowd, rate, 4 * len(tokens))
     budget = SHARE / 100 * PERIOD / 7500 * 1e6
@@ -222,9 +217,9 @@ def _figures(
 
 
 def _cost(server: Process, crowd: Nodes, rate: float, number: int) -> float:
-    before = server.seconds
+    before = processor_seconds(server.pid)
     crowd.report(rate, number)
-    return (server.seconds - before) / number
+    return (processor_seconds(server.pid) - before) / number
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ from netmgr.rules.choose import open_kind
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
 from tests.bench.plugins import Plugin, netmgr
+from tests.bench.processor import processor_seconds
 from tests.bench.report import SOURCE, Effort, Figure
 from tests.lab import processes, wiring
 from tests.lab.nodes import LabNode
 
 MEGABYTE = 1024 * 1024
 AS_INSTALLED = {"reconcile_seconds": 10}
-_CPUCLOCK_SCHED = 2
 IDLE_SECONDS = 7
 """How long an agent is watched for each round: all rounds together see several reconcile passes."""
 
@@ -87,18 +87,11 @@ def _run(*command: str) -> float:
 
 def _idle(node: LabNode, where: str, rounds: int) -> Figure:
     process = process_of(node, "agent")
-    began, before = time.monotonic(), _processor_seconds(process)
+    began, before = time.monotonic(), processor_seconds(process)
     time.sleep(IDLE_SECONDS * rounds)
-    spent = _processor_seconds(process) - before
+    spent = processor_seconds(process) - before
     share = 100 * spent / (time.monotonic() - began)
     return Figure(f"agent's processor time, idle, {where}", share, "% of one", budget=0.5)
-
-
-def _processor_seconds(process: int) -> float:
-    """User and system time so far, to the nanosecond."""
-    # As clock_getcpuclockid(3) makes the number; the ticks of proc_pid_stat(5) are too long for an
-    # idle agent.
-    return time.clock_gettime((~process << 3) | _CPUCLOCK_SCHED)
 
 
 def _reading(plugin: Plugin, node: LabNode, backend: Backend, rounds: int) -> Figure:
