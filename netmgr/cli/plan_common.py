@@ -66,13 +66,10 @@ class Planned:
         return self.lock is None or self.lock.plan_digest != plan_digest_of(self.plan)
 
 
-def load(path: Path, *, older: bool = False) -> Planned:
-    """Read a plan, its lock (`older` as for `load_lock`) and its limits.
-
-    ConfigError if one is invalid or was edited.
-    """
+def load(path: Path) -> Planned:
+    """Read a plan, its lock and its limits; ConfigError if one is invalid or was edited."""
     plan = files.load_plan(path)
-    lock = files.load_lock(files.lock_path(path), older=older)
+    lock = files.load_lock(files.lock_path(path))
     return Planned(path, plan, lock, files.limits_of(plan, path))
 
 

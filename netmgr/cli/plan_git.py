@@ -12,7 +12,7 @@ from netmgr.cli.plan_common import change_lines
 from netmgr.documents import loader
 from netmgr.errors import ConfigError, Exit
 from netmgr.plan import files
-from netmgr.plan.lock import OLDER_VERSION, LockDocument
+from netmgr.plan.lock import LockDocument
 from netmgr.plan.merging import merge_locks
 
 Before = Annotated[
@@ -46,9 +46,7 @@ def merge(
     kept_at = path or ours
     former = None
     if text := loader.read(base):
-        former = files.read_lock(text, kept_at, "base", older=True)
-        # Both sides have planned anew since, so that nothing of it is held.
-        former = None if former.version == OLDER_VERSION else former
+        former = files.read_lock(text, kept_at, "base")
     own, other = (
         files.read_lock(loader.read(side), kept_at, word)
         for side, word in ((ours, "ours"), (theirs, "theirs"))
@@ -69,12 +67,9 @@ def merge(
 
 
 def lock_before(before: str, plan: Path) -> LockDocument:
-    """The lock in a file of that name, else that of a git revision, also of the older form.
-
-    ConfigError if there is none.
-    """
+    """The lock in a file of that name, else that of a git revision; ConfigError without one."""
     if (path := Path(before)).is_file():
-        return files.read_lock(loader.read(path), path, older=True)
+        return files.read_lock(loader.read(path), path)
     kept_at = files.lock_path(plan)
     asked = f"--before {before}"
     commit = _git(plan.parent, "rev-parse", "--verify", f"{before}^{{commit}}")
@@ -88,7 +83,7 @@ def lock_before(before: str, plan: Path) -> LockDocument:
     shown = _git(plan.parent, "show", f"{revision}:./{kept_at.name}")
     if shown.returncode:
         raise ConfigError(f"{asked}: has no {kept_at.name}; name a revision that has one")
-    return files.read_lock(shown.stdout.decode(errors="replace"), kept_at, before, older=True)
+    return files.read_lock(shown.stdout.decode(errors="replace"), kept_at, before)
 
 
 def _git(folder: Path, *arguments: str) -> programs.Outcome:

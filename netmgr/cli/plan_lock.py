@@ -47,7 +47,7 @@ def lock(
 
     Exit 3 if changes were not written.
     """
-    planned = plan_common.load(file, older=renumber)
+    planned = plan_common.load(file)
     after = plan_common.answer(planned, renumber=renumber)
     with plan_common.refusals_described(partial(files.located, file)):
         refuse_errors(planned.plan, after, planned.limits)
@@ -90,7 +90,7 @@ def diff(
 
     Exit 3 if there are changes.
     """
-    planned = plan_common.load(file, older=True)
+    planned = plan_common.load(file)
     # What `plan lock` would refuse is shown as well, as a renumbering.
     after = plan_common.answer(planned, renumber=True)
     if before is not None:

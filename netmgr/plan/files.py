@@ -19,7 +19,7 @@ from netmgr.documents.diagnostics import Diagnostic
 from netmgr.errors import ConfigError, StateError
 from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import LOCK_FILE, OLDER_VERSION, LockDocument, digest_of
+from netmgr.plan.lock import LOCK_FILE, LockDocument, digest_of
 
 HEADER = """\
 # Written by `netmgr plan lock`. Keep it in git beside plan.yaml, and do not edit it:
@@ -39,13 +39,13 @@ def load_plan(path: Path) -> PlanDocument:
     return loader.load(path, PlanDocument)
 
 
-def load_lock(path: Path, *, older: bool = False) -> LockDocument | None:
+def load_lock(path: Path) -> LockDocument | None:
     """Read a lock, None when there is none yet; otherwise as `read_lock`."""
-    return read_lock(loader.read(path), path, older=older) if path.exists() else None
+    return read_lock(loader.read(path), path) if path.exists() else None
 
 
-def read_lock(text: str, path: Path, side: str = "", *, older: bool = False) -> LockDocument:
-    """Read the text of a lock; with `older`, also one of `OLDER_VERSION`.
+def read_lock(text: str, path: Path, side: str = "") -> LockDocument:
+    """Read the text of a lock.
 
     `path` is where the lock is kept, and `side` says which of several locks of that path it is.
     ConfigError if it is no lock, is of another version, or was edited or merged by hand.
@@ -63,15 +63,6 @@ def read_lock(text: str, path: Path, side: str = "", *, older: bool = False) -> 
         raise ConfigError(
             error.message, f"if it was edited or merged by hand, {_cure(path)}"
         ) from None
-    if lock.version == OLDER_VERSION:
-        if older:
-            return lock
-        raise ConfigError(
-            f"{source}: has hosts and pods of a node pool in two prefixes "
-            f"(version {OLDER_VERSION}), of which clouds allow an interface one",
-            "plan anew with: netmgr plan lock --renumber; "
-            "every address that would move is shown by: netmgr plan diff",
-        )
     if lock.digest != digest_of(lock):
         fault = "is not that of what the file says" if lock.digest else "is missing"
         where = f"{source}:{loader.line_in(text, source, ('digest',))}: digest"
@@ -144,7 +135,7 @@ def write_lock(path: Path, lock: LockDocument, before: LockDocument | None) -> N
         StateError: the file has another lock by now than the one that this was made from.
     """
     # Somebody may have locked while a question waited for an answer; writing would undo that.
-    if load_lock(path, older=True) != before:
+    if load_lock(path) != before:
         raise StateError(f"{path}: was changed meanwhile; run the command again")
     durable.write(path, lock_text(lock).encode())
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from netmgr.documents.diagnostics import Diagnostic
 from netmgr.documents.fields import AddressText, Document, PrefixText
@@ -23,9 +23,6 @@ from netmgr.prefixes import Address, Family, Prefix
 
 LOCK_VERSION = 4
 """Incremented when a lock's content or form changes: another netmgr would misread it."""
-
-OLDER_VERSION = 3
-"""Hosts and pods of a segment had a prefix each. It is read to show what moves, never used."""
 
 LOCK_FILE = "plan.lock.yaml"
 """Name of the lock's file in diagnostics, until `files.located` puts the real one in its place."""
@@ -60,15 +57,6 @@ class Layout(Document):
     pod_base: AddressText
     block_length: int
     blocks: Annotated[int, Field(ge=1)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_older(cls, written: object) -> object:
-        # Where hosts and pods begin says all there is to say about what moves.
-        if isinstance(written, dict) and {"hosts", "pods"} <= written.keys():
-            kept = {key: held for key, held in written.items() if key not in {"hosts", "pods"}}
-            return {"subnet": written["pods"], **kept}
-        return written
 
     @property
     def family(self) -> Family:
@@ -239,7 +227,7 @@ class LockDocument(Document):
     @field_validator("version")
     @classmethod
     def _is_known(cls, version: int) -> int:
-        if version not in {OLDER_VERSION, LOCK_VERSION}:
+        if version != LOCK_VERSION:
             which = "a newer" if version > LOCK_VERSION else "an earlier"
             raise ValueError(
                 f"was written by {which} netmgr (version {version}; "

@@ -19,7 +19,7 @@ from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, pin_faults, re
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.diff import ChangeKind, diff
 from netmgr.plan.document import Cluster, PlanDocument, with_pool
-from netmgr.plan.lock import OLDER_VERSION, ClusterLock, LockDocument, PlanRefused
+from netmgr.plan.lock import ClusterLock, LockDocument, PlanRefused
 
 
 def make_lock(
@@ -137,8 +137,7 @@ def _tombstones(previous: LockDocument | None, released: Iterable[str]) -> set[S
 
 def _without(lock: LockDocument | None, scopes: Collection[Scope]) -> LockDocument | None:
     """The lock without clusters and node pools. The allocator replaces the hub and Services."""
-    # Nothing of the older form can stay. Only commands that may renumber read such a lock.
-    if lock is None or lock.version == OLDER_VERSION:
+    if lock is None:
         return None
     clusters = {}
     for name, held in lock.clusters.items():

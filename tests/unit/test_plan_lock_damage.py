@@ -16,7 +16,7 @@ import yaml
 
 from netmgr.cli.plan_common import load
 from netmgr.plan import files
-from netmgr.plan.lock import LOCK_VERSION, OLDER_VERSION
+from netmgr.plan.lock import LOCK_VERSION
 from tests.repositories import git
 
 PLAN = """\
@@ -121,61 +121,13 @@ def test_a_lock_without_a_digest_was_edited(refused, lock):
     assert "digest: is missing: it was edited or merged by hand" in refused("check")
 
 
-@pytest.mark.parametrize(("version", "who"), [(OLDER_VERSION - 1, "an earlier"), (99, "a newer")])
+@pytest.mark.parametrize(("version", "who"), [(LOCK_VERSION - 1, "an earlier"), (99, "a newer")])
 def test_a_lock_of_another_version_is_refused(refused, lock, version, who):
     lock.write_text(lock.read_text().replace(f"version: {LOCK_VERSION}", f"version: {version}"))
     before = lock.read_bytes()
     text = refused("lock", "--yes")
     assert f"version: was written by {who} netmgr (version {version}; this one reads" in text
     assert lock.read_bytes() == before
-
-
-def older(lock: Path) -> None:
-    """Rewrite the lock in the form in which hosts and pods of a segment had two prefixes."""
-    document = read(lock) | {"version": OLDER_VERSION}
-    for cluster in document["clusters"].values():
-        for pool in cluster["node_pools"].values():
-            for key in {"v4", "v6"} & pool["segments"][0].keys():
-                layout = pool["segments"][0][key]
-                layout["pods"] = layout.pop("subnet")
-                layout["hosts"] = "10.30.0.0/24" if key == "v4" else "fd00:10:30::/64"
-    document["clusters"]["alpha"]["node_pools"]["gpu"]["segments"][0]["v4"] |= {
-        "hosts": "10.30.0.0/22",
-        "host_base": "10.30.0.4",
-    }
-    write(lock, document)
-
-
-@pytest.mark.parametrize(
-    "command", [("lock", "--yes"), ("show",), ("check",), ("render", "node", "alpha-gpu-0")]
-)
-def test_a_lock_of_the_older_form_is_refused_with_the_command_that_plans_anew(
-    refused, lock, command
-):
-    older(lock)
-    before = lock.read_bytes()
-    text = refused(*command)
-    assert f"{lock}: has hosts and pods of a node pool in two prefixes (version 3)" in text
-    assert "plan anew with: netmgr plan lock --renumber" in text
-    assert lock.read_bytes() == before
-
-
-def test_every_address_that_planning_anew_would_move_is_shown_first(run, lock):
-    anew = lock.read_bytes()
-    older(lock)
-    for command, code in (
-        (("diff",), 3),
-        (("lock", "--renumber"), 3),
-        (("lock", "--renumber", "--yes"), 0),
-    ):
-        assert lock.read_bytes() != anew
-        found, text = run(*command)
-        assert found == code
-        assert "-/+ clusters.alpha.node_pools.gpu[0]" in text
-        assert "hosts from 10.30.0.4, pods from 10.20.3.240 (2 x /28)" in text.split("now")[0]
-        assert "1 to renumber" in text
-    assert lock.read_bytes() == anew
-    assert run("check")[0] == 0
 
 
 def test_a_plan_of_the_same_content_is_answered_and_another_is_not(run, plan, lock, refused):

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from netmgr.plan import files
-from netmgr.plan.lock import OLDER_VERSION
 from tests.repositories import git
 
 pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("netmgr_on_path")]
@@ -190,17 +189,6 @@ def test_a_damaged_lock_is_refused_by_its_side_and_line(folder, lock, branch):
     save(folder, "edited")
     text = assert_refused(folder, merge(folder, "ours", "theirs"), ours)
     assert f"plan.lock.yaml (theirs):{line}: digest: is not that of what the file says" in text
-
-
-def test_a_lock_of_the_older_form_is_refused(folder, lock, branch):
-    ours = branch("ours", first(PLAN, GAMMA))
-    branch("theirs", PLAN + DELTA)
-    document = yaml.safe_load(lock.read_text()) | {"version": OLDER_VERSION}
-    lock.write_text(yaml.safe_dump(document, sort_keys=False))
-    save(folder, "older")
-    text = assert_refused(folder, merge(folder, "ours", "theirs"), ours)
-    assert "plan.lock.yaml (theirs): has hosts and pods of a node pool in two prefixes" in text
-    assert "plan anew with: netmgr plan lock --renumber" in text
 
 
 def test_locks_that_both_sides_made_first_are_merged(folder, lock, branch, run):
