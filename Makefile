@@ -15,14 +15,15 @@ help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
 		printf '  make %-9s %s\n' "$$target" "$$text"; done
 
-lab: ## demonstrate netmgr in network namespaces: nodes, pods, an internet, and every byte counted (root)
-	@.ci/setup lab
+# Packages for a target of this name in .ci/setup, .venv, and the launcher.
+ready-%:
+	@.ci/setup $*
 	@.venv/bin/python -m cni.build
+
+lab: ready-lab ## demonstrate netmgr in network namespaces: nodes, pods, an internet, and every byte counted (root)
 	.venv/bin/python -m tests.lab run $(ARGS)
 
-test: ## run the decisive tests: pure ones, the rules' contracts, nodes, a container runtime (root; ARGS are pytest's)
-	@.ci/setup test
-	@.venv/bin/python -m cni.build
+test: ready-test ## run the decisive tests: pure ones, the rules' contracts, nodes, a container runtime (root; ARGS are pytest's)
 	.ci/tests $(ARGS)
 
 test-all: ## run every test but whole clusters': more ways, faults and backends, Multus and an API server, built once (root)
@@ -32,9 +33,7 @@ test-all: ## run every test but whole clusters': more ways, faults and backends,
 	@.venv/bin/python -m cni.build
 	.ci/tests --all
 
-e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are built once (root; ARGS=--stay keeps it)
-	@.ci/setup e2e
-	@.venv/bin/python -m cni.build
+e2e: ready-e2e ## run the tests on a real Kubernetes of two nodes, whose programs are built once (root; ARGS=--stay keeps it)
 	@for folder in "" /previous /containerd /conformance /coredns /policies; do \
 		.ci/programs e2e/programs$$folder e2e || exit; done
 	@.ci/programs helm/programs helm
@@ -47,9 +46,7 @@ arm64: ## build the launcher for arm64 and have an agent serve it under QEMU (ro
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m pytest $(or $(ARGS),tests/kernel/arm64_launcher.py tests/kernel/test_launcher_build.py)
 
-vm: ## run kernel tests on Debian's 6.1 and 6.12, or on KERNEL, in QEMU; ARGS are pytest's (root; see .ci/vm)
-	@.ci/setup vm
-	@.venv/bin/python -m cni.build
+vm: ready-vm ## run kernel tests on Debian's 6.1 and 6.12, or on KERNEL, in QEMU; ARGS are pytest's (root; see .ci/vm)
 	@.venv/bin/python -m compileall -q netmgr cni exporter tests
 	status=0; for kernel in $(or $(KERNEL),6.1 6.12); do \
 		.ci/vm $$kernel .venv/bin/python -m pytest $(or $(ARGS),$(VM_TESTS)) || status=$$?; \
@@ -70,34 +67,22 @@ fleet: ## measure thousands of nodes on a real Prometheus and on a real API serv
 	@.ci/envtest
 	.venv/bin/python -m tests.fleet $(ARGS)
 
-limits: ## hold limits of 10 Mbit/s to 1 Gbit/s against what TCP attains, near and 40 ms away, in QEMU (root)
-	@.ci/setup vm
-	@.venv/bin/python -m cni.build
+limits: ready-vm ## hold limits of 10 Mbit/s to 1 Gbit/s against what TCP attains, near and 40 ms away, in QEMU (root)
 	.ci/vm $(or $(KERNEL),6.12) .venv/bin/python -m pytest $(or $(ARGS),tests/kernel/limits_rates.py)
 
-chaos: ## random faults on a node and on a hub with spokes, for each backend; NETMGR_CHAOS_SEED and _STEPS choose (root; hours)
-	@.ci/setup test
-	@.venv/bin/python -m cni.build
+chaos: ready-test ## random faults on a node and on a hub with spokes, for each backend; NETMGR_CHAOS_SEED and _STEPS choose (root; hours)
 	NETMGR_CHAOS_STEPS=$${NETMGR_CHAOS_STEPS:-1000} .venv/bin/python -m pytest tests/kernel/test_chaos.py $(ARGS)
 
-cuts: ## kill the agent between any two durable steps of everything it does, on each backend (root; two hours)
-	@.ci/setup test
-	@.venv/bin/python -m cni.build
+cuts: ready-test ## kill the agent between any two durable steps of everything it does, on each backend (root; two hours)
 	NETMGR_CUTS=$${NETMGR_CUTS:-all} .venv/bin/python -m pytest tests/kernel/test_cuts.py $(ARGS)
 
-soak: ## have 100,000 pods come and go, and show that nothing of netmgr grows with them (root; half an hour)
-	@.ci/setup test
-	@.venv/bin/python -m cni.build
+soak: ready-test ## have 100,000 pods come and go, and show that nothing of netmgr grows with them (root; half an hour)
 	NETMGR_SOAK_PODS=$${NETMGR_SOAK_PODS:-100000} .venv/bin/python -m pytest --timeout 7200 tests/kernel/test_bounds.py $(ARGS)
 
-wire: ## hold wire bytes against what a wire carries, for NETMGR_WIRE_SECONDS (3600); NETMGR_WIRE_SEED chooses (root)
-	@.ci/setup test
-	@.venv/bin/python -m cni.build
+wire: ready-test ## hold wire bytes against what a wire carries, for NETMGR_WIRE_SECONDS (3600); NETMGR_WIRE_SEED chooses (root)
 	NETMGR_WIRE_SECONDS=$${NETMGR_WIRE_SECONDS:-3600} .venv/bin/python -m pytest -s tests/kernel/test_wire_for_long.py $(ARGS)
 
-intrusions: ## have a pod with NET_ADMIN and NET_RAW attack its node for NETMGR_INTRUSION_SECONDS (180), on each backend (root)
-	@.ci/setup test
-	@.venv/bin/python -m cni.build
+intrusions: ready-test ## have a pod with NET_ADMIN and NET_RAW attack its node for NETMGR_INTRUSION_SECONDS (180), on each backend (root)
 	NETMGR_INTRUSION_SECONDS=$${NETMGR_INTRUSION_SECONDS:-180} .venv/bin/python -m pytest --timeout 1800 tests/kernel/test_pod_with_capabilities.py $(ARGS)
 
 fuzz: ## fuzz all parsers with coverage feedback, NETMGR_FUZZ_SECONDS (60) each; ARGS are targets (an hour in all)
