@@ -15,7 +15,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
 		printf '  make %-9s %s\n' "$$target" "$$text"; done
 
-# Packages for a target of this name in .ci/setup, .venv, and the launcher.
+# Whatever .ci/setup prepares for this purpose, and the launcher.
 ready-%:
 	@.ci/setup $*
 	@.venv/bin/python -m cni.build

@@ -57,7 +57,7 @@ class Settings:
                 "--budgets-server, --budgets-credentials and --budgets-file go together; node.yaml "
                 "names the file as budgets_file"
             )
-        return parse_listen(self.listen)
+        return split_address("--listen", self.listen)
 
     @property
     def credentials(self) -> str:
@@ -65,11 +65,6 @@ class Settings:
         if self.basic_auth_file:
             return "--basic-auth-file"
         return "--bearer-token-file" if self.bearer_token_file else ""
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Host (empty: every address) and port of a listen address; ConfigError if it is none."""
-    return split_address("--listen", text)
 
 
 def split_address(option: str, text: str) -> tuple[str, int]:

@@ -212,8 +212,8 @@ class ApiError(NetmgrError):
 
     cni_code = 107
 
-    def __init__(self, message: str, status: int = 0, details: str = "") -> None:
-        super().__init__(message, details)
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
         self.status = status
 
 

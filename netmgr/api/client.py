@@ -33,9 +33,9 @@ def read_snapshot(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Snapshot:
     return cast(Snapshot, ask(path, "snapshot", timeout=timeout))
 
 
-def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
+def ask_ready(path: Path) -> None:
     """Return if the agent answers; NotReady if its files were removed and cannot be made again."""
-    if reason := ask(path, "health", timeout=timeout).get("files"):
+    if reason := ask(path, "health").get("files"):
         raise errors.NotReady(f"files: {reason}")
 
 

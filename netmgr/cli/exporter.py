@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, parse_listen
+from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, split_address
 from netmgr.cli.asking import find
 from netmgr.cli.options import LogFormatOption, LogLevelOption, Socket
 from netmgr.logs import LogFormat, LogLevel
@@ -102,7 +102,7 @@ def exporter(  # noqa: PLR0913  one a command-line option
     options |= {"budgets-server": budgets_server or None, "budgets-file": budgets_file}
     options |= {"budgets-credentials": budgets_credentials}
     # Whoever runs it: it needs no capability, except to listen on a port below 1024.
-    _, port = parse_listen(listen)
+    _, port = split_address("--listen", listen)
     capabilities.keep([Capability.NET_BIND_SERVICE] if port < _FIRST_OF_ANY_USER else [])
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     given += ["--throughput-test"] if throughput_test else []

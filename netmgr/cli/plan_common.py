@@ -16,7 +16,6 @@ from netmgr.documents.diagnostics import Diagnostic
 from netmgr.errors import ConfigError
 from netmgr.plan import files
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.clouds.registry import narrowings
 from netmgr.plan.diff import Change
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument, PlanRefused, plan_digest_of
@@ -127,10 +126,9 @@ def change_lines(
             yield typer.style(f"      {change.note}", dim=True)
 
 
-def narrowing_lines(planned: Planned, after: LockDocument) -> Iterator[str]:
+def narrowing_lines(narrowed: Iterable[str]) -> Iterator[str]:
     """What to know before a lock is applied that takes address space from a live network."""
-    for line in narrowings(planned.plan.cloud, planned.lock, after):
-        yield typer.style(line, fg="yellow")
+    return (typer.style(line, fg="yellow") for line in narrowed)
 
 
 def finding_lines(path: Path, findings: Iterable[Diagnostic]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from netmgr.cli.output import Table, respond
 from netmgr.documents.diagnostics import Severity
 from netmgr.errors import ConfigError, Exit, NetmgrError
 from netmgr.plan.check.checks import check_limits
+from netmgr.plan.clouds.registry import narrowings
 from netmgr.plan.diff import diff
 from netmgr.plan.growth import effects, grown_plan, kept_nodes
 from netmgr.plan.lock import LockDocument
@@ -67,7 +68,7 @@ def grow(
         *plan_common.change_lines(changes),
         f"{moves}: {places} keep every address they have.",
         *([table] if todo else []),
-        *plan_common.narrowing_lines(planned, after),
+        *plan_common.narrowing_lines(narrowings(planned.plan.cloud, planned.lock, after)),
         *plan_common.finding_lines(file, over),
         typer.style(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True),
     ]

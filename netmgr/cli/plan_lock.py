@@ -112,7 +112,7 @@ def _described(
     lines = [
         *plan_common.change_lines(changes),
         summary or _summary(planned, after, changes),
-        *(typer.style(line, fg="yellow") for line in narrowed),
+        *plan_common.narrowing_lines(narrowed),
     ]
     return {"version": 1, "changes": changes, "narrowed": narrowed}, lines
 

@@ -38,9 +38,6 @@ class Location:
     file: str = ""
     document: int = 0
 
-    def under(self, *key: str | int) -> Location:
-        return Location((*self.key, *key), self.file, self.document)
-
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:

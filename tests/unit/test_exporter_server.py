@@ -22,7 +22,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.server import Server, Shared, serve
-from exporter.settings import Settings, parse_listen
+from exporter.settings import Settings, split_address
 from netmgr import programs
 from netmgr.api.client import ask, ask_usage, read_snapshot
 from netmgr.cli.exporter import exporter as command
@@ -216,7 +216,7 @@ def test_the_first_page_and_other_paths_lead_to_what_there_is(port: int, socket_
     ],
 )
 def test_listen_addresses_are_understood(text: str, expected: tuple[str, int]) -> None:
-    assert parse_listen(text) == expected
+    assert split_address("--listen", text) == expected
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_listen_addresses_are_understood(text: str, expected: tuple[str, int]) -
 )
 def test_listen_addresses_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--listen"):
-        parse_listen(text)
+        split_address("--listen", text)
 
 
 def test_without_an_address_both_families_are_served(socket_path: Path) -> None:
