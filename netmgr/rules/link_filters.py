@@ -15,7 +15,7 @@ from typing import NamedTuple
 from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import bpf, traffic_filters
 from netmgr.kernel.bpf import BpfMap, BpfProgram
-from netmgr.kernel.links import Link, Links, create_ifb
+from netmgr.kernel.links import HERE, Link, Links, create_ifb
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import RTN_UNICAST, Route, read_routes
 from netmgr.kernel.traffic_filters import NO_BLOCKS, Blocks, FilterPlace
@@ -48,6 +48,9 @@ _OWN = ("lo ", LINK_PREFIX, "netmgr-")
 _IFB = "netmgr-in"
 # Packets pass the link that these are a part of, and are counted there.
 _WHOLES = ("bridge", "bond", "team", "openvswitch")
+# What leaves by it passes the link below as well, as of the same pod, and is counted there.
+# ipvlan is none: what it routes by itself (l3) passes the link below as this machine's own.
+_ABOVE = "macvlan"
 
 
 class _Lacking(NamedTuple):
@@ -57,6 +60,7 @@ class _Lacking(NamedTuple):
     clsacts: dict[int, Blocks]
     programs: dict[FilterPlace, str]
     uplinks: bytes
+    surplus: list[FilterPlace]
 
 
 class LinkFilters:
@@ -102,12 +106,15 @@ class LinkFilters:
         self._know(peers, at_links.link_layer)
         self._limited = at_links.limited
         clsacts, present = traffic_filters.read_clsacts(self._channel), self._links.read()
-        outside = _outside(read_routes(self._channel), at_links.known)
-        uplinks = _uplinks(present, outside, at_links)
-        lacking = _Lacking([], {}, {}, _packed(uplinks, present, at_links))
+        others = _others(present)
+        outside = _outside(read_routes(self._channel), at_links.known, others)
+        uplinks = _uplinks(others, outside, at_links)
+        lacking = _Lacking([], {}, {}, _packed(uplinks, present, at_links), [])
         known = self.maps[UPLINKS_MAP].get(ONLY_KEY) or bytes(UPLINKS.size)
         if known != lacking.uplinks:
             lacking.faults.append(LinkFault("the programs knew other uplinks", loses=False))
+        idle = _idle(others, uplinks)
+        self._examine_idle(lacking, idle, clsacts)
         of_pods = [link for link in present if link.name in pods]
         wanted: dict[FilterPlace, tuple[str, Link]] = {}
         for link, blocks in (*product(uplinks, [NO_BLOCKS]), *product(of_pods, [_BLOCKS])):
@@ -116,7 +123,7 @@ class LinkFilters:
                 lacking.faults.append(LinkFault(f"{link.name}: no clsact", blocks is _BLOCKS))
             programs = self._of_pod(link.number, clsacts.get(link.number, blocks))
             if blocks is NO_BLOCKS:
-                programs = _of_uplink(link)
+                programs = _of_uplink(link, idle)
             wanted |= {place: (program, link) for place, program in programs.items()}
         former = {*UPLINKS.unpack(known), *outside}
         for place, (program, link) in wanted.items():
@@ -134,6 +141,15 @@ class LinkFilters:
             text = f"{link.name}: the filter {program} was missing or altered"
             lacking.faults.append(LinkFault(text, loses))
 
+    def _examine_idle(
+        self, lacking: _Lacking, idle: Mapping[FilterPlace, str], clsacts: Collection[int]
+    ) -> None:
+        for place, link in idle.items():
+            if place.link in clsacts and any(self._ours(place)):
+                lacking.surplus.append(place)
+                text = f"{link}: what left was counted twice"
+                lacking.faults.append(LinkFault(text, loses=False))
+
     def put(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> None:
         """Have all be as it should be."""
         if at_links.limited:
@@ -141,7 +157,7 @@ class LinkFilters:
             # programs do not know is counted. Where there are none, no pod is limited.
             self._channel.attempt([create_ifb(_IFB)])
         lacking = self.look(pods, at_links, peers)
-        self._change(lacking.clsacts, lacking.programs)
+        self._change(lacking)
         # Only now do programs believe what those before them write down.
         self.maps[UPLINKS_MAP].put(ONLY_KEY, lacking.uplinks)
 
@@ -152,8 +168,9 @@ class LinkFilters:
             puts = self._puts(self._of_pod(0, _BLOCKS))
             _raise(self._channel.attempt([*additions, *puts]), errno.EEXIST)
 
-    def _change(self, clsacts: Mapping[int, Blocks], programs: Mapping[FilterPlace, str]) -> None:
-        additions = {traffic_filters.add_clsact(*link): link[0] for link in clsacts.items()}
+    def _change(self, lacking: _Lacking) -> None:
+        programs = lacking.programs
+        additions = {traffic_filters.add_clsact(*link): link[0] for link in lacking.clsacts.items()}
         failures = self._channel.attempt(list(additions))
         present = traffic_filters.read_clsacts(self._channel).keys() if failures else ()
         # One that has an `ingress` has no way out for filters, and would take them for the way in.
@@ -162,7 +179,10 @@ class LinkFilters:
             {place: programs[place] for place in programs if place.link not in refused}
         )
         failures = {added: failures[added] for added in failures if additions[added] in refused}
-        _raise(failures | self._channel.attempt(puts))
+        deletions = list(map(traffic_filters.delete_filter, lacking.surplus))
+        failures |= self._channel.attempt([*deletions, *puts])
+        # What could not be deleted has gone, or the next look finds it again.
+        _raise({change: failures[change] for change in failures if change not in deletions})
 
     def _puts(self, programs: Mapping[FilterPlace, str]) -> list[Operation]:
         return [
@@ -204,29 +224,50 @@ def _close(opened: Mapping[str, BpfMap | BpfProgram]) -> None:
         os.close(held.descriptor)
 
 
-def _outside(routes: Iterable[Route], known: Collection[Prefix]) -> set[int]:
-    """Links with routes that lead to the internet."""
-    return {
+def _others(present: Iterable[Link]) -> list[Link]:
+    """Those that may be uplinks."""
+    return [link for link in present if not f"{link.name} ".startswith(_OWN)]
+
+
+def _outside(
+    routes: Iterable[Route], known: Collection[Prefix], others: Iterable[Link]
+) -> set[int]:
+    """Links with routes that lead to the internet, and those that count for them."""
+    outside = {
         route.oif
         for route in routes
         if route.kind == RTN_UNICAST
         and not any(prefix.covers(route.destination) for prefix in known)
     }
+    return outside.union({_below(link) for link in others if link.number in outside} - {0})
 
 
-def _uplinks(present: Collection[Link], outside: Collection[int], at_links: AtLinks) -> list[Link]:
+def _below(link: Link) -> int:
+    """The link below it that counts what leaves by it; 0 for none."""
+    return link.peer if link.kind == _ABOVE and link.peer_netns == HERE else 0
+
+
+def _idle(others: Collection[Link], uplinks: Iterable[Link]) -> dict[FilterPlace, str]:
+    """Where nothing is to count, as what leaves passes another link, too; the links' names."""
+    wholes = {link.number for link in others if link.kind in _WHOLES}
+    numbers = {link.number for link in uplinks}
+    return {
+        FilterPlace.leaving(link.number): link.name
+        for link in others
+        if link.master in wholes or _below(link) in numbers
+    }
+
+
+def _uplinks(others: Collection[Link], outside: Collection[int], at_links: AtLinks) -> list[Link]:
     """Links that are no pods': those that lead outside, or all."""
     # A route by several links (0) names none; classes count what is internal, too; and what comes
     # back from an IFB does not say by which link it came in.
     everything = bool(at_links.classes) or at_links.limited or 0 in outside
-    wholes = {link.number for link in present if link.kind in _WHOLES}
+    wholes = {link.number for link in others if link.kind in _WHOLES}
     return [
         link
-        for link in present
-        if (everything or link.number in outside)
-        and link.up
-        and link.master not in wholes
-        and not f"{link.name} ".startswith(_OWN)
+        for link in others
+        if (everything or link.number in outside) and link.up and link.master not in wholes
     ]
 
 
@@ -236,7 +277,7 @@ def _packed(uplinks: Iterable[Link], present: Iterable[Link], at_links: AtLinks)
     return UPLINKS.pack(*numbers, at_links.limited, ifb)
 
 
-def _of_uplink(link: Link) -> dict[FilterPlace, str]:
+def _of_uplink(link: Link, idle: Collection[FilterPlace]) -> dict[FilterPlace, str]:
     leaving = LEAVING if len(link.mac) == _ETHERNET_ADDRESS_BYTES else LEAVING_BARE
     entry, exit_ = FilterPlace.entering(link.number), FilterPlace.leaving(link.number)
-    return {entry: ENTERING, exit_: leaving}
+    return {entry: ENTERING} if exit_ in idle else {entry: ENTERING, exit_: leaving}

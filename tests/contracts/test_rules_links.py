@@ -29,7 +29,13 @@ from tests.contracts.routed import (
     routed,
 )
 from tests.contracts.star import HEADERS, MACS, PORT, wait_until_up
-from tests.contracts.wide import ETHERNET, exchange_is_counted_once, widen
+from tests.contracts.wide import (
+    ABOVE_UPLINK,
+    ETHERNET,
+    exchange_is_counted_once,
+    put_above,
+    widen,
+)
 
 SURROUNDINGS = routed
 pytestmark = [pytest.mark.root, pytest.mark.parametrize("real_kernel", ["links"], indirect=True)]
@@ -160,6 +166,54 @@ def test_an_uplink_of_another_kind_counts_what_the_pod_exchanges_once(
     if kind == "bridge":
         assert "netmgr" not in program("tc filter show dev part egress")
     exchange_is_counted_once(world, rules)
+
+
+@pytest.mark.parametrize("leads_outside", [False, True])
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("kind", ABOVE_UPLINK)
+def test_what_leaves_by_an_uplink_and_by_a_link_made_above_it_later_counts_once(
+    world, real_kernel, policy, program, kind, limited, leads_outside
+):
+    rules = guarded(real_kernel.backend, replace(policy, limited=limited), knows_links=True)
+    assert "netmgr leaving" in program("tc filter show dev uplink egress")
+    put_above(world, program, kind)
+    if not leads_outside:
+        program("ip addr flush dev uplink")
+        program("ip -4 route flush dev uplink")
+        program("ip -6 route flush dev uplink")
+    put_right(rules, POD_ADDRESSES)
+    exchange_is_counted_once(world, rules)
+
+
+def test_a_macvlan_counts_what_leaves_while_the_link_below_it_is_none_of_the_nodes(
+    world, real_kernel, policy, program, namespaces
+):
+    """Also where one of the node's has the same index."""
+    beside, index = namespaces("beside"), index_of("uplink")
+    put_above(world, program, "a macvlan")
+    program(f"ip link set uplink netns {beside.name}")
+    program(f"ip -n {beside.name} link set uplink up")
+    program(f"ip link add other index {index} up type veth peer name other-far")
+    program("ip link set other-far up")
+    program("ip route add 198.51.100.0/24 dev other")
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    exchange_is_counted_once(world, rules)
+
+
+def test_a_pods_link_that_is_part_of_a_bridge_goes_on_counting(world, real_kernel, policy, program):
+    """Also where its filters are in a clsact of another program's."""
+    del world
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    program(f"tc qdisc del dev {LINK} clsact")
+    program(f"tc qdisc add dev {LINK} clsact")
+    put_right(rules, POD_ADDRESSES)
+    filters = program(f"tc filter show dev {LINK} egress")
+    assert "netmgr arriving" in filters
+    program("ip link add others type bridge")
+    program(f"ip link set {LINK} master others")
+    assert not rules.check([])
+    put_right(rules, POD_ADDRESSES)
+    assert program(f"tc filter show dev {LINK} egress") == filters
 
 
 def test_by_whichever_of_several_uplinks_a_packet_leaves_it_counts(

@@ -15,6 +15,10 @@ from tests.contracts.star import HEADERS, MACS, PORT, wait_until_up
 
 NEAR, FAR = "192.0.2.1", "192.0.2.9"
 CARRIERS = NODES[Family.V4], INTERNET[Family.V4]
+ABOVE_UPLINK = {
+    "a bridge": "link add wide address {mac} type bridge\nlink set uplink master wide",
+    "a macvlan": "link add wide link uplink address {mac} type macvlan mode bridge",
+}
 ETHERNET = ("bridge", "vxlan id 7 dstport 4789")
 
 
@@ -38,6 +42,21 @@ def widen(world: World, program: Callable[..., str], kind: str) -> None:
             program(f"ip route add {other}/32 dev wide")
     if kind in ETHERNET:
         wait_until_up("wide")
+
+
+def put_above(world: World, program: Callable[..., str], kind: str) -> None:
+    """Have the node reach the host by the link `wide`, whose packets pass its uplink as well."""
+    mac = "02:00:00:00:00:03"
+    program("ip -b -", ABOVE_UPLINK[kind].format(mac=mac))
+    program(f"ip addr add {NEAR}/32 dev wide")
+    program("ip link set wide up")
+    program(f"ip route add {FAR}/32 dev wide")
+    program(f"ip neigh add {FAR} lladdr {MACS[1]} dev wide")
+    with netns.entered(world.host):
+        program(f"ip addr add {FAR}/32 dev lo")
+        program(f"ip route add {NEAR}/32 dev eth0")
+        program(f"ip neigh add {NEAR} lladdr {mac} dev eth0")
+    wait_until_up("wide")
 
 
 def exchange_is_counted_once(world: World, rules: Rules) -> None:
