@@ -59,7 +59,8 @@ class _Lacking(NamedTuple):
     faults: list[LinkFault]
     clsacts: dict[int, Blocks]
     programs: dict[FilterPlace, str]
-    uplinks: bytes
+    uplinks: list[Link]
+    ifb: int
     surplus: list[FilterPlace]
 
 
@@ -109,9 +110,9 @@ class LinkFilters:
         others = _others(present)
         outside = _outside(read_routes(self._channel), at_links.known, others)
         uplinks = _uplinks(others, outside, at_links)
-        lacking = _Lacking([], {}, {}, _packed(uplinks, present, at_links), [])
+        lacking = _Lacking([], {}, {}, uplinks, _ifb(present), [])
         known = self.maps[UPLINKS_MAP].get(ONLY_KEY) or bytes(UPLINKS.size)
-        if known != lacking.uplinks:
+        if known != self._packed(lacking):
             lacking.faults.append(LinkFault("the programs knew other uplinks", loses=False))
         idle = _idle(others, uplinks)
         self._examine_idle(lacking, idle, clsacts)
@@ -150,6 +151,12 @@ class LinkFilters:
                 text = f"{link}: what left was counted twice"
                 lacking.faults.append(LinkFault(text, loses=False))
 
+    def _packed(self, lacking: _Lacking, refused: Collection[int] = ()) -> bytes:
+        """What the programs are to know."""
+        known = [link.number for link in lacking.uplinks if link.number not in refused]
+        numbers = [*known, *[0] * MOST_UPLINKS][:MOST_UPLINKS]
+        return UPLINKS.pack(*numbers, self._limited, lacking.ifb)
+
     def put(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> None:
         """Have all be as it should be."""
         if at_links.limited:
@@ -157,32 +164,36 @@ class LinkFilters:
             # programs do not know is counted. Where there are none, no pod is limited.
             self._channel.attempt([create_ifb(_IFB)])
         lacking = self.look(pods, at_links, peers)
-        self._change(lacking)
+        refused = self._change(lacking)
         # Only now do programs believe what those before them write down.
-        self.maps[UPLINKS_MAP].put(ONLY_KEY, lacking.uplinks)
+        self.maps[UPLINKS_MAP].put(ONLY_KEY, self._packed(lacking, refused))
+        _raise(refused.values())
 
     def join(self, links: Iterable[int]) -> None:
         """Have pods' links count before they are up."""
         # A block comes with the first link that shares it, and goes with the last one.
         if additions := [traffic_filters.add_clsact(link, _BLOCKS) for link in links]:
             puts = self._puts(self._of_pod(0, _BLOCKS))
-            _raise(self._channel.attempt([*additions, *puts]), errno.EEXIST)
+            _raise(self._channel.attempt([*additions, *puts]).values(), errno.EEXIST)
 
-    def _change(self, lacking: _Lacking) -> None:
-        programs = lacking.programs
+    def _change(self, lacking: _Lacking) -> dict[int, KernelError]:
+        """What was refused, by its link."""
         additions = {traffic_filters.add_clsact(*link): link[0] for link in lacking.clsacts.items()}
         failures = self._channel.attempt(list(additions))
         present = traffic_filters.read_clsacts(self._channel).keys() if failures else ()
         # One that has an `ingress` has no way out for filters, and would take them for the way in.
-        refused = {additions[added] for added in failures}.difference(present)
-        puts = self._puts(
-            {place: programs[place] for place in programs if place.link not in refused}
-        )
-        failures = {added: failures[added] for added in failures if additions[added] in refused}
+        refused = {
+            additions[added]: failures[added]
+            for added in failures
+            if additions[added] not in present
+        }
+        programs = lacking.programs
+        programs = {place: programs[place] for place in programs if place.link not in refused}
         deletions = list(map(traffic_filters.delete_filter, lacking.surplus))
-        failures |= self._channel.attempt([*deletions, *puts])
+        puts = dict(zip(self._puts(programs), programs, strict=True))
+        failures = self._channel.attempt([*deletions, *puts])
         # What could not be deleted has gone, or the next look finds it again.
-        _raise({change: failures[change] for change in failures if change not in deletions})
+        return refused | {puts[put].link: failures[put] for put in puts.keys() & failures.keys()}
 
     def _puts(self, programs: Mapping[FilterPlace, str]) -> list[Operation]:
         return [
@@ -212,8 +223,8 @@ class LinkFilters:
         }
 
 
-def _raise(failures: Mapping[Operation, KernelError], ignored: int = 0) -> None:
-    for failure in failures.values():
+def _raise(failures: Iterable[KernelError], ignored: int = 0) -> None:
+    for failure in failures:
         # A link may go meanwhile.
         if failure.errno not in (errno.ENODEV, ignored):
             raise failure
@@ -271,10 +282,8 @@ def _uplinks(others: Collection[Link], outside: Collection[int], at_links: AtLin
     ]
 
 
-def _packed(uplinks: Iterable[Link], present: Iterable[Link], at_links: AtLinks) -> bytes:
-    ifb = next((link.number for link in present if link.name == _IFB), 0)
-    numbers = [*(link.number for link in uplinks), *[0] * MOST_UPLINKS][:MOST_UPLINKS]
-    return UPLINKS.pack(*numbers, at_links.limited, ifb)
+def _ifb(present: Iterable[Link]) -> int:
+    return next((link.number for link in present if link.name == _IFB), 0)
 
 
 def _of_uplink(link: Link, idle: Collection[FilterPlace]) -> dict[FilterPlace, str]:

@@ -102,9 +102,19 @@ class LinksBackend(NftablesBackend):
                 self._know(addition.elements)
             pods = {element for part in added if part.spec.at_links for element in part.elements}
             numbers = self._indexes(pods)
-            if of_rules := [part for part in operations if not self._carries_out(part, numbers)]:
-                super().apply(of_rules)
-            self._filters.join(numbers.values())
+            of_rules = [part for part in operations if not self._carries_out(part, numbers)]
+            try:
+                self._put(operations)
+            finally:
+                # Also where a link is refused, as one is for good that has another's `ingress`.
+                if of_rules:
+                    super().apply(of_rules)
+                self._filters.join(numbers.values())
+
+    def _put(self, operations: Iterable[transaction.Operation]) -> None:
+        for part in operations:
+            if isinstance(part, transaction.CountAtLinks):
+                self._filters.put(self._counting, part.at_links, self._peers(part.at_links))
 
     def _indexes(self, pods: Iterable[Element]) -> dict[str, int]:
         """Of these pods' links, those that are there."""
@@ -114,8 +124,8 @@ class LinksBackend(NftablesBackend):
     def _carries_out(self, operation: transaction.Operation, numbers: Mapping[str, int]) -> bool:
         """Carry it out if it is about what counts at links, of which these are there."""
         match operation:
-            case transaction.CountAtLinks(at_links=at_links):
-                self._filters.put(self._counting, at_links, self._peers(at_links))
+            case transaction.CountAtLinks():
+                pass  # `_put`
             case transaction.AddElements(spec=spec, elements=elements) if spec.at_links:
                 for address in elements:
                     # Without a link it is added when there is one (`_held`).

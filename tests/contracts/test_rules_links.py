@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -14,8 +15,10 @@ from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.kernel.traffic_filters import FilterPlace
 from netmgr.model import Traffic
 from netmgr.prefixes import Family
-from netmgr.rules.link_programs import CLUSTER
+from netmgr.rules.link_filters import LinkFilters
+from netmgr.rules.link_programs import CLUSTER, ONLY_KEY, UPLINKS, UPLINKS_MAP
 from netmgr.rules.link_programs import INTERNET as INTERNET_CLASS
+from netmgr.rules.transaction import CountAtLinks
 from tests.contracts.conftest import put_right
 from tests.contracts.routed import (
     INTERNAL,
@@ -77,6 +80,43 @@ def test_a_link_with_anothers_ingress_is_refused_and_the_others_count(
     with pytest.raises(KernelError, match=r"qdisc add dev .* clsact"):
         guarded(real_kernel.backend, policy, knows_links=True)
     assert "netmgr" not in program("tc filter show dev uplink ingress")
+
+
+def test_a_refused_link_keeps_nothing_else_from_being_put_right(
+    world, real_kernel, policy, program
+):
+    """Neither rules, nor pods, nor what another uplink's programs write down."""
+    del world
+    add_other(program, "192.0.2.0/24")
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    program("tc qdisc del dev uplink clsact")
+    program("tc qdisc add dev uplink ingress")
+    program(f"tc qdisc del dev {LINK} clsact")
+    add_other(program, "198.51.100.0/24", name="further")
+    real_kernel.lose_everything()
+    with pytest.raises(KernelError, match=r"qdisc add dev .* clsact"):
+        put_right(rules, POD_ADDRESSES)
+    left = rules.plan(POD_ADDRESSES)
+    assert {type(operation) for operation in left.operations} == {CountAtLinks}
+    assert not [fault for fault in left.repairs if LINK in fault]
+    assert known_uplinks() == {index_of("other"), index_of("further")}
+    program("tc qdisc del dev uplink ingress")
+    put_right(rules, POD_ADDRESSES)
+    assert index_of("uplink") in known_uplinks()
+
+
+def known_uplinks() -> set[int]:
+    """Those that the programs believe."""
+    with closing(LinkFilters()) as filters:
+        *numbers, _, _ = UPLINKS.unpack(filters.maps[UPLINKS_MAP].get(ONLY_KEY))
+    return {number for number in numbers if number}
+
+
+def add_other(program, prefix: str, name: str = "other") -> None:
+    """One more link of the node's, with a route."""
+    program(f"ip link add {name} up type veth peer name {name}-far")
+    program(f"ip link set {name}-far up")
+    program(f"ip route add {prefix} dev {name}")
 
 
 def test_links_that_lead_nowhere_outside_count_only_where_pods_have_limits(
