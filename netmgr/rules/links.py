@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -78,7 +79,8 @@ class LinksBackend(NftablesBackend):
         self, wanted: Mapping[str, frozenset[Element]]
     ) -> tuple[dict[str, frozenset[Element]], set[str]]:
         """Pods with an element, by set, and sets that have no business there."""
-        numbers = {address: netlink.index_of(name) for address, name in self._links.items()}
+        present = _present()
+        numbers = {address: present.get(name, 0) for address, name in self._links.items()}
         linked = {address for address, number in numbers.items() if number}
         # Where there is no link, there is nothing that could be lost.
         held: dict[str, set[Element]] = {name: {*wanted[name]} - linked for name in wanted}
@@ -134,6 +136,8 @@ class LinksBackend(NftablesBackend):
                         self._elements.add(link, address, spec.counts, operation.packets)
             case transaction.RemoveElements(spec=spec, elements=elements) if spec.at_links:
                 self._elements.delete(map(spec.counter, elements))
+                for element in elements:
+                    self._links.pop(element, None)
             case transaction.DeleteOrphan(name=name) if name.startswith("link_"):
                 counters = [shown.counter for _, shown in self._elements.listed()]
                 self._elements.delete(filter(lambda counter: _set_name(counter) == name, counters))
@@ -176,6 +180,12 @@ class LinksBackend(NftablesBackend):
     def close(self) -> None:
         super().close()
         self._filters.close()
+
+
+def _present() -> dict[str, int]:
+    """The index of each link by its name."""
+    # Not by asking for each pod's: for one that is gone the kernel looks for a module (dev_load).
+    return {name: index for index, name in socket.if_nameindex()}
 
 
 def _set_name(counter: Counter) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from contextlib import closing
 from dataclasses import replace
 
@@ -179,6 +180,34 @@ def test_what_comes_by_a_link_that_leads_nowhere_outside_is_its_sources(
     assert world.reaches(host, pod, PODS[family]) == source
     arrived = of_pod(family, Traffic.INTERNET_IN)
     assert counts(rules)[arrived] == (100 + HEADERS[family], 1)
+
+
+def test_no_link_that_is_gone_is_asked_for_by_its_name(
+    world, real_kernel, policy, program, monkeypatch
+):
+    """A kernel with modules would look for one of that name, which starts a program."""
+    del world
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+
+    def present(name: str) -> int:
+        return {name: index for index, name in socket.if_nameindex()}[name]
+
+    monkeypatch.setattr(socket, "if_nametoindex", present)
+    program(f"ip link del {LINK}")
+    # As long as a pod is attached, it is wanted.
+    put_right(rules, POD_ADDRESSES)
+    rules.expel(POD_ADDRESSES)
+    rules.know(POD_ADDRESSES, "", "")
+    put_right(rules)
+
+
+def test_pods_that_are_gone_are_forgotten(world, real_kernel, policy):
+    del world
+    backend = real_kernel.backend
+    rules = guarded(backend, policy, knows_links=True)
+    assert backend._links.keys() == {*POD_ADDRESSES}
+    rules.expel(POD_ADDRESSES)
+    assert not backend._links
 
 
 def test_a_class_comes_and_goes_and_the_internet_goes_on(world, real_kernel, policy):
