@@ -6,6 +6,7 @@ Filters hold programs, programs hold maps: both outlive the agent.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -37,6 +38,8 @@ from netmgr.rules.link_programs import (
     texts,
 )
 from netmgr.rules.observed import LinkFault
+
+log = logging.getLogger(__name__)
 
 # Numbers of the blocks that the ways from pods share, and those to pods.
 _BLOCKS = (0x6E6E, 0x6E6D)
@@ -72,6 +75,8 @@ class LinkFilters:
         # Whom these know, what they add to each packet, and whether pods have limits.
         self._known: tuple[Peers, int] = {}, 0
         self._limited = False
+        # Uplinks that the programs have no room for, as they were told of last.
+        self._unknown = ""
 
     @cached_property
     def maps(self) -> dict[str, BpfMap]:
@@ -110,6 +115,7 @@ class LinkFilters:
         others = _others(present)
         outside = _outside(read_routes(self._channel), at_links.known, others)
         uplinks = _uplinks(others, outside, at_links)
+        self._tell_unknown(uplinks[MOST_UPLINKS:])
         lacking = _Lacking([], {}, {}, uplinks, _ifb(present), [])
         known = self.maps[UPLINKS_MAP].get(ONLY_KEY) or bytes(UPLINKS.size)
         if known != self._packed(lacking):
@@ -150,6 +156,13 @@ class LinkFilters:
                 lacking.surplus.append(place)
                 text = f"{link}: what left was counted twice"
                 lacking.faults.append(LinkFault(text, loses=False))
+
+    def _tell_unknown(self, unknown: Iterable[Link]) -> None:
+        names = ",".join(sorted(link.name for link in unknown))
+        if names and names != self._unknown:
+            # Not as a fault, which nothing could put right.
+            log.warning("uplinks-unknown most=%s links=%s", MOST_UPLINKS, names)
+        self._unknown = names
 
     def _packed(self, lacking: _Lacking, refused: Collection[int] = ()) -> bytes:
         """What the programs are to know."""
@@ -275,11 +288,13 @@ def _uplinks(others: Collection[Link], outside: Collection[int], at_links: AtLin
     # back from an IFB does not say by which link it came in.
     everything = bool(at_links.classes) or at_links.limited or 0 in outside
     wholes = {link.number for link in others if link.kind in _WHOLES}
-    return [
+    uplinks = [
         link
         for link in others
         if (everything or link.number in outside) and link.up and link.master not in wholes
     ]
+    # The programs know the first of them.
+    return sorted(uplinks, key=lambda link: link.number not in outside)
 
 
 def _ifb(present: Iterable[Link]) -> int:

@@ -17,7 +17,7 @@ from netmgr.kernel.traffic_filters import FilterPlace
 from netmgr.model import Traffic
 from netmgr.prefixes import Family
 from netmgr.rules.link_filters import LinkFilters
-from netmgr.rules.link_programs import CLUSTER, ONLY_KEY, UPLINKS, UPLINKS_MAP
+from netmgr.rules.link_programs import CLUSTER, MOST_UPLINKS, ONLY_KEY, UPLINKS, UPLINKS_MAP
 from netmgr.rules.link_programs import INTERNET as INTERNET_CLASS
 from netmgr.rules.transaction import CountAtLinks
 from tests.contracts.conftest import put_right
@@ -118,6 +118,35 @@ def add_other(program, prefix: str, name: str = "other") -> None:
     program(f"ip link add {name} up type veth peer name {name}-far")
     program(f"ip link set {name}-far up")
     program(f"ip route add {prefix} dev {name}")
+
+
+def test_of_more_uplinks_than_programs_can_know_those_that_lead_outside_are_known(
+    world, real_kernel, policy, program, caplog
+):
+    """All count; the log names those that are not known."""
+    del world
+    inside = [f"inside-{number}" for number in range(MOST_UPLINKS)]
+    ends = [f"link add {link} up type veth peer name {link}-far" for link in inside]
+    ends += [f"link set {link}-far up" for link in inside]
+    program("ip -b -", "\n".join(ends) + "\n")
+    add_other(program, "192.0.2.0/24")
+    rules = guarded(real_kernel.backend, replace(policy, limited=True), knows_links=True)
+    assert not rules.plan(POD_ADDRESSES)
+    known = known_uplinks()
+    assert len(known) == MOST_UPLINKS
+    assert {index_of("uplink"), index_of("other")} <= known
+    left_out = {name for index, name in socket.if_nameindex() if index not in known}
+    left_out -= {"lo", LINK, "netmgr-in"}
+    for link in left_out:
+        assert "netmgr leaving" in program(f"tc filter show dev {link} egress")
+    (told,) = [line for line in caplog.messages if line.startswith("uplinks-unknown ")]
+    assert {*told.partition("links=")[2].split(",")} == left_out
+    for link in inside:
+        program(f"ip link del {link}")
+    caplog.clear()
+    put_right(rules, POD_ADDRESSES)
+    assert known_uplinks() == {index_of("uplink"), index_of("other"), index_of("other-far")}
+    assert not caplog.messages
 
 
 def test_links_that_lead_nowhere_outside_count_only_where_pods_have_limits(
