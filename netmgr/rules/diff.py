@@ -28,7 +28,7 @@ def diff(desired: model.Ruleset, observed: Observed) -> transaction.Transaction:
     operations += _fillings(desired, observed, dropped)
     if desired.at_links and observed.link_faults:
         loses = any(fault.loses for fault in observed.link_faults)
-        operations.append(transaction.CountAtLinks(desired.at_links, loses))
+        operations.append(transaction.CountAtLinks(desired.at_links, observed.counting, loses))
     # From the last name to the first: a chain that classifies packets goes before those that it
     # leads to.
     for name in sorted(observed.orphan_chains, reverse=True):

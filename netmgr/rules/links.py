@@ -32,9 +32,8 @@ class LinksBackend(NftablesBackend):
         self.share_table(shared=False)
         self._filters = LinkFilters()
         self._lock = threading.RLock()
-        # Where pods' packets come in, as far as it is known; and the links that are to count.
+        # Where pods' packets come in, as far as it is known.
         self._links: dict[Element, str] = {}
-        self._counting: frozenset[str] = frozenset()
 
     @cached_property
     def _elements(self) -> LinkElements:
@@ -58,16 +57,17 @@ class LinksBackend(NftablesBackend):
             wanted = {
                 spec.name: desired.members[spec.name] for spec in desired.sets if spec.at_links
             }
-            self._counting = frozenset(
+            counting = frozenset(
                 self._links[element] for members in wanted.values() for element in members
             )
             members, orphans = self._held(wanted)
-            lacking = self._filters.look(self._counting, at_links, self._peers(at_links))
+            lacking = self._filters.look(counting, at_links, self._peers(at_links))
             return replace(
                 observed,
                 members={**observed.members, **members},
                 orphans=observed.orphans | orphans,
                 link_faults=tuple(lacking.faults),
+                counting=counting,
             )
 
     def _know(self, elements: Iterable[Element]) -> None:
@@ -116,7 +116,7 @@ class LinksBackend(NftablesBackend):
     def _put(self, operations: Iterable[transaction.Operation]) -> None:
         for part in operations:
             if isinstance(part, transaction.CountAtLinks):
-                self._filters.put(self._counting, part.at_links, self._peers(part.at_links))
+                self._filters.put(part.links, part.at_links, self._peers(part.at_links))
 
     def _indexes(self, pods: Iterable[Element]) -> dict[str, int]:
         """Of these pods' links, those that are there."""

@@ -46,7 +46,8 @@ class Observed:
     but of another make. `chains` lacks a hook without our chain. `counters` are names, as
     `Count.name` and its like give them. `orphans`, `orphan_chains` and `orphan_flowtables` are
     sets, chains and flowtables, by their names in the kernel, that the ruleset has no use for.
-    `is_dormant`: all of it is there, and switched off. `link_faults` keep links from counting.
+    `is_dormant`: all of it is there, and switched off. `link_faults` keep links from counting, of
+    pods' `counting`.
     """
 
     members: Mapping[str, frozenset[Element]]
@@ -58,6 +59,7 @@ class Observed:
     orphan_flowtables: frozenset[str] = frozenset()
     is_dormant: bool = False
     link_faults: tuple[LinkFault, ...] = ()
+    counting: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:

@@ -110,9 +110,10 @@ class EndFlows:
 
 @dataclass(frozen=True, slots=True)
 class CountAtLinks:
-    """Have programs at links count, and know these peers."""
+    """Have programs at links count, at these of pods', and know these peers."""
 
     at_links: AtLinks
+    links: frozenset[str]
     loses: bool
     """Whether traffic may have passed uncounted until now."""
 

@@ -15,7 +15,7 @@ from netmgr.kernel import bpf, netns, traffic_filters
 from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.kernel.traffic_filters import FilterPlace
 from netmgr.model import Traffic
-from netmgr.prefixes import Family
+from netmgr.prefixes import Address, Family
 from netmgr.rules.link_filters import LinkFilters
 from netmgr.rules.link_programs import CLUSTER, MOST_UPLINKS, ONLY_KEY, UPLINKS, UPLINKS_MAP
 from netmgr.rules.link_programs import INTERNET as INTERNET_CLASS
@@ -43,6 +43,24 @@ from tests.contracts.wide import (
 
 SURROUNDINGS = routed
 pytestmark = [pytest.mark.root, pytest.mark.parametrize("real_kernel", ["links"], indirect=True)]
+
+
+def test_a_check_of_one_pod_keeps_no_other_from_being_put_right(
+    world, real_kernel, policy, program
+):
+    del world
+    neighbours, link = (Address.parse("10.1.0.6"),), "nm00000000000a"
+    pods = (*POD_ADDRESSES, *neighbours)
+    program(f"ip link add {link} type veth peer name neighbour")
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    rules.know(neighbours, "research", link)
+    put_right(rules, pods)
+    for broken in (LINK, link):
+        program(f"tc qdisc del dev {broken} clsact")
+    plan = rules.plan(pods)
+    assert rules.check(neighbours)
+    rules.apply(plan)
+    assert not rules.plan(pods)
 
 
 def test_what_is_removed_leaves_no_filter_and_no_qdisc(world, real_kernel, policy, program):
