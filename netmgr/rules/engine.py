@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from netmgr.api.snapshot import DroppedTotals, RefusedTotals, TranslatedRange
 from netmgr.errors import Ignoring
-from netmgr.model import Counter, Sample, Sender
+from netmgr.model import PROTECTED, Counter, Sample, Sender
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import model, tagged
 from netmgr.rules.classifier import pod_set
@@ -254,7 +254,9 @@ class Rules:
         at_links = self.backend.abilities.counts_at_links
         for counter in self.former(counters):
             if isinstance(counter.subject, Address):
-                spec = pod_set(counter.traffic, counter.family, at_links=at_links)
+                # What is kept away is counted by the rule that drops it, wherever the rest is.
+                there = at_links and counter.traffic is not PROTECTED
+                spec = pod_set(counter.traffic, counter.family, at_links=there)
                 sets[spec] = sets.get(spec, frozenset()) | {counter.subject}
         return self.backend.read_pods(sets)
 

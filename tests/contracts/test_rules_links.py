@@ -14,11 +14,12 @@ from netmgr.errors import KernelError
 from netmgr.kernel import bpf, netns, traffic_filters
 from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.kernel.traffic_filters import FilterPlace
-from netmgr.model import Traffic
+from netmgr.model import PROTECTED, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.link_filters import LinkFilters
 from netmgr.rules.link_programs import CLUSTER, MOST_UPLINKS, ONLY_KEY, UPLINKS, UPLINKS_MAP
 from netmgr.rules.link_programs import INTERNET as INTERNET_CLASS
+from netmgr.rules.protection import Protection
 from netmgr.rules.transaction import CountAtLinks
 from tests.contracts.conftest import put_right
 from tests.contracts.routed import (
@@ -267,6 +268,24 @@ def test_a_class_comes_and_goes_and_the_internet_goes_on(world, real_kernel, pol
     rules.change_policy(replace(policy, masquerade=False))
     put_right(rules, POD_ADDRESSES)
     assert counts(rules) == before
+
+
+def test_what_was_kept_away_is_read_before_protection_ends(world, real_kernel, policy):
+    """Rules count it, here too."""
+    family, away = Family.V4, INTERNAL[Family.V4]
+    protection = Protection((Address.parse(away).prefix,))
+    protecting = replace(policy, protection=protection)
+    rules = guarded(real_kernel.backend, protecting, knows_links=True)
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, away, PORT)
+    assert world.is_lost(pod, host, away)
+    kept_away, internet = (of_pod(family, one) for one in (PROTECTED, Traffic.INTERNET_OUT))
+    rules.change_policy(policy)
+    read: list[Sample] = []
+    plan = rules.plan(POD_ADDRESSES)
+    rules.apply(plan, lambda: read.extend(rules.read_former([kept_away, internet])))
+    assert [(one.counter, one.packets) for one in read] == [(kept_away, 1)]
+    assert not rules.read_former([kept_away])
 
 
 @pytest.mark.parametrize("kind", ETHERNET, ids=lambda kind: kind.split()[0])
