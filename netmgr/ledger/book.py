@@ -434,6 +434,12 @@ class Book:
             min(lost.bytes + size, tables.LARGEST),
         )
 
+    def prolong(self, gap: tables.Gap, since: float, now: Moment) -> None:
+        """Have the reason's last gap go on from then; nobody knows whose bytes it has."""
+        known, _ = self._extend(gap, since, now.steady)
+        self.hours.miss(now.wall - (now.steady - since), now.wall)
+        self.note(gap, since, now, known=known, goes_on=True)
+
     def last_gap(self, gap: tables.Gap) -> tables.LastGap:
         """The last gap of a reason; all zero if it is unknown."""
         return tables.LastGap.parse(self.facts.get(GAP_AT + gap, "0 0 0 "))
@@ -470,7 +476,8 @@ class Book:
         # Unread since before that gap ended, it belongs to it (rule 9).
         began, ended = self.blind.get(gap, (since, since))
         goes_on = since < ended
-        self.blind[gap] = min(began, since) if goes_on else since, until
+        # Two that meet are two events, and one stretch of time.
+        self.blind[gap] = min(began, since) if since <= ended else since, until
         return ended - max(began, since) if goes_on else 0.0, goes_on
 
     @property

@@ -118,6 +118,13 @@ class Ledger:
         with self._changing() as book:
             book.note(gap, since, self.moment(), goes_on=goes_on)
 
+    def prolong(self, gap: Gap, since: float) -> float:
+        """Have the reason's last gap go on from then until now, which is returned."""
+        with self._changing() as book:
+            now = self.moment()
+            book.prolong(gap, since, now)
+        return now.steady
+
     def moment(self) -> Moment:
         """Now. A reading is stamped with the instant before it was taken."""
         return Moment(self._clock.now(), self._clock.monotonic())

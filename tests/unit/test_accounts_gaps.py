@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.agent.accounting.accounts import Accounts
 from netmgr.documents.node import Backend
 from netmgr.errors import KernelError
+from netmgr.ledger.history import SECONDS as HOUR
+from netmgr.ledger.history import By, Period
 from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.classifier import Classifier
@@ -165,6 +168,69 @@ def test_a_gap_is_recorded_once_however_often_its_repair_is_tried(
     node.accounts.reconcile()
     assert node.removed == (1, pytest.approx(14))
     assert node.concerned == counters
+
+
+def fail_to_repair(node: Node) -> None:
+    node.kernel.fault = KernelError("the lock is held")
+    with pytest.raises(KernelError):
+        node.accounts.reconcile()
+    node.kernel.fault = None
+
+
+@pytest.mark.parametrize("look_on", [lambda one: one.read(), lambda one: one.end(DB)])
+@pytest.mark.parametrize(
+    "lose", [lambda node: node.empty(Hook.BEFORE_SRCNAT), Node.flush], ids=["a chain", "everything"]
+)
+def test_while_repairs_fail_the_gap_is_written_down_and_the_next_agent_goes_on_from_there(
+    node: Node, lose: Callable[[Node], None], look_on: Callable[[Accounts], None]
+) -> None:
+    node.start(WEB, DB)
+    node.clock.time += 10
+    lose(node)
+    for hours in range(4):
+        fail_to_repair(node)
+        assert node.removed == (1, pytest.approx(10 + hours * HOUR))
+        node.clock.time += HOUR
+    look_on(node.accounts)
+    node.clock.time += 5
+    node.start(WEB, crashed=True)
+    assert node.removed == (2, pytest.approx(10 + 4 * HOUR + 5))
+
+
+def test_rows_of_every_hour_in_which_repairs_fail_may_lack_something(node: Node) -> None:
+    node.clock.time -= node.clock.time % HOUR
+    node.start(WEB)
+    for number in range(6):
+        node.send(WEB, 100)
+        if number == 1:
+            node.empty(Hook.INPUT)
+        if number in range(1, 4):
+            fail_to_repair(node)
+        else:
+            node.accounts.reconcile()
+        node.accounts.read()
+        node.clock.time += HOUR
+    rows = node.ledger.usage(Period(0, 1 << 40), [By.HOUR])
+    assert len(rows) == 6
+    # The last look before was in the first of these hours, the repair in the last but one.
+    assert {row["hour"] * HOUR for row in rows if row["missing"] == 0} == {node.clock.time - HOUR}
+
+
+def test_what_goes_while_repairs_fail_is_part_of_the_same_gap(node: Node) -> None:
+    node.start(WEB, DB)
+    node.clock.time += 10
+    node.kernel.state.sets["pod_out4"].elements.pop(WEB.addresses[0])
+    fail_to_repair(node)
+    node.clock.time += 5
+    node.accounts.read()
+    for _ in range(2):
+        node.clock.time += 2
+        fail_to_repair(node)
+    node.kernel.state.sets["pod_out4"].elements.pop(DB.addresses[0])
+    fail_to_repair(node)
+    node.clock.time += 3
+    node.accounts.reconcile()
+    assert node.removed == (1, pytest.approx(10 + 5 + 2 + 2 + 3))
 
 
 def test_a_reading_is_from_before_it_was_taken_since_it_takes_time(node: Node) -> None:

@@ -304,6 +304,15 @@ def test_what_nobody_had_read_since_a_gap_began_belongs_to_it(
     assert lost(book, Gap.REMOVED) == Lost(2, seconds + 1)
 
 
+def test_what_a_counter_lost_while_another_gap_went_on_is_the_same_time(book: Book) -> None:
+    book.begin([ONE], WEB, at(0))
+    post(book, 1, one=100)
+    book.note(Gap.REMOVED, at(2).steady, at(4))
+    book.restart([ONE], at(7))
+    book.prolong(Gap.REMOVED, at(4).steady, at(9))
+    assert lost(book, Gap.REMOVED) == Lost(2, (4 - 2) + (7 - 1) + (9 - 7))
+
+
 def test_two_reasons_at_once_are_two_gaps_of_one_stretch_of_time(book: Book) -> None:
     book.begin([ONE, OTHER], WEB, at(0))
     book.post([Sample(ONE, 100, 1, 5), Sample(OTHER, 100, 1, 5)], at(1))

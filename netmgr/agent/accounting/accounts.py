@@ -217,6 +217,7 @@ class Accounts:
     def end(self, attachment: Attachment) -> None:
         """Take the last reading and stop counting; called after its last packet has passed."""
         with self._lock:
+            self._prolong_gap()
             counters, taken_at = self._rules.counters(attachment.addresses), self._ledger.moment()
             self._ledger.post(
                 self._rules.read_pods(attachment.addresses), taken_at, closing=counters
@@ -237,6 +238,7 @@ class Accounts:
         with self._lock:
             now = self._clock.monotonic()
             if at_once or now - self._read_at >= self._min_reading_seconds:
+                self._prolong_gap()
                 taken_at = self._ledger.moment()
                 # In one posting with the node's hooks, since the ledger audits what is read
                 # together.
@@ -249,6 +251,7 @@ class Accounts:
         with self._lock:
             # Before the look, so that what is altered while it runs falls into the next gap.
             looked_at = self._clock.monotonic()
+            self._prolong_gap()
             transaction = self._rules.plan(list(self._attached))
             if transaction:
                 # The ledger before the kernel, as in `begin`.
@@ -296,6 +299,15 @@ class Accounts:
             self._gap_since = self._clock.monotonic()
             self._ledger.note(Gap.REMOVED, self._sound_at)
             self._sound_at = None  # recorded once, even if applying must be tried again
+
+    def _prolong_gap(self) -> None:
+        """Write down that a gap whose repair has failed so far lasts until now.
+
+        Before whatever is next, and before each reading: a successor takes all for counted that
+        passed before the last one.
+        """
+        if self._gap_since is not None:
+            self._gap_since = self._ledger.prolong(Gap.REMOVED, self._gap_since)
 
     def change_policy(self, policy: Policy) -> list[str]:
         with self._lock:
