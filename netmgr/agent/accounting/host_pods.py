@@ -40,6 +40,8 @@ class HostPods(Component):
         self._ledger = accounting.ledger
         # By the number of the cgroup, which is never reused.
         self._live: dict[int, HostPod] = {}
+        # Begun in the ledger, and still to be admitted.
+        self._pending: dict[int, HostPod] = {}
         self._started = False
         if self._ledger.recall(UNREAD):
             # A loss that is still to be settled: these pods may be found after it was, and what
@@ -69,23 +71,24 @@ class HostPods(Component):
         known = _open_counters(self._ledger)
         # A pod that has no process just now keeps its cgroup, whose counters go on.
         counted = {counter.cgroup for counter in known}
-        self._live = {host_pod.cgroup.number: host_pod for host_pod in self._finder.find(counted)}
+        running = self._finder.find(counted)
         # A table that was just made counts from zero, which would look like zeroed counters. Its
         # pods are begun anew below instead, as one gap.
         if not made:
             self._ledger.post(self.samples())
-        stay = {counter for number in self._live for counter in counters_of(number)}
+        stay = {counter for pod in running for counter in counters_of(pod.cgroup.number)}
         self._ledger.end(known - stay)
         if made:
             self._ledger.restart(known & stay)
-        self._begin(tuple(self._live.values()))
+        self._begin(running, () if made else tuple(self._pending))
         self._started = True
 
     def look(self) -> None:
         """Begin counting new pods, end those whose cgroup is gone, and restore a lost table.
 
         Raises:
-            KernelError: the kernel refuses; what is not counted stays the node's own.
+            KernelError: the kernel refuses; what is not counted stays the node's own until a later
+                look, which tries again.
             SetupError: kubelet, which may have started after the agent, keeps its pods elsewhere.
         """
         if fault := self._finder.fault():
@@ -93,44 +96,52 @@ class HostPods(Component):
         if not self._started:
             self._start()
             return
+        refused = tuple(self._pending)
         if self._rules.make():
             repair = "the table of host-network pods was missing or altered"
             log.warning("repaired area=rules what=%s", repair)
-            self._ledger.restart(chain.from_iterable(map(counters_of, self._live)))
-            self._admit(self._live.values())
+            self._pending |= self._live
+            self._live, refused = {}, ()
+            self._ledger.restart(chain.from_iterable(map(counters_of, self._pending)))
         running = self._finder.find()
         # By the cgroup and not by `running`: a pod between two containers has no process, and so is
         # not found, but its cgroup stays and counts on.
         gone = [host_pod for host_pod in self._live.values() if not host_pod.cgroup.path.is_dir()]
         if gone:
             self._end(gone)
-        self._begin([pod for pod in running if pod.cgroup.number not in self._live])
+        self._begin([pod for pod in running if pod.cgroup.number not in self._live], refused)
 
     def follow(self, internal: Iterable[Prefix]) -> None:
         self._rules.follow(internal)
 
-    def _begin(self, pods: Collection[HostPod]) -> None:
-        for host_pod in pods:
+    def _begin(self, pods: Iterable[HostPod], refused: Collection[int] = ()) -> None:
+        """Count these, and those that are pending; the kernel `refused` some in an earlier look."""
+        self._pending |= {host_pod.cgroup.number: host_pod for host_pod in pods}
+        for number, host_pod in self._pending.items():
             # The ledger before the kernel, as for pods' addresses (`Accounts.begin`).
-            self._ledger.begin(counters_of(host_pod.cgroup.number), host_pod.pod)
-        for host_pod in self._admit(pods):
-            self._live[host_pod.cgroup.number] = host_pod
-            log.info("host-pod-counted pod=%s cgroup=%s", host_pod.pod, host_pod.cgroup.path)
+            self._ledger.begin(counters_of(number), host_pod.pod)
+        for number, host_pod in tuple(self._pending.items()):
+            if self._admit(host_pod):
+                self._live[number] = host_pod
+                log.info("host-pod-counted pod=%s cgroup=%s", host_pod.pod, host_pod.cgroup.path)
+                if number in refused:
+                    # What it exchanged since then was counted for nobody.
+                    self._ledger.restart(counters_of(number))
+            else:
+                self._ledger.end(counters_of(number))
+            del self._pending[number]
 
-    def _admit(self, pods: Iterable[HostPod]) -> list[HostPod]:
-        """The pods that were still there to be admitted; the others end with the next look."""
-        admitted = []
-        for host_pod in pods:
-            try:
-                self._rules.admit([host_pod.cgroup])
-                admitted.append(host_pod)
-            except KernelError as error:
-                # nftables resolves the cgroup when the element is added: this one ended after the
-                # look.
-                if error.errno != ENOENT:
-                    raise
-                self._ledger.end(counters_of(host_pod.cgroup.number))
-        return admitted
+    def _admit(self, host_pod: HostPod) -> bool:
+        """Whether it was still there to be admitted."""
+        try:
+            self._rules.admit([host_pod.cgroup])
+        except KernelError as error:
+            # nftables resolves the cgroup when the element is added: this one ended after the look.
+            # If it is there, the table is not, which the next look makes again.
+            if error.errno != ENOENT or host_pod.cgroup.path.is_dir():
+                raise
+            return False
+        return True
 
     def _end(self, pods: list[HostPod]) -> None:
         # The counters have outlived their cgroups, so that this reading misses nothing. Before
