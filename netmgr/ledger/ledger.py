@@ -139,12 +139,16 @@ class Ledger:
 
         The caller holds one lock over reading the kernel and posting. `taken_at` is an instant
         before that reading, if it took time; `closing` are counters whose last reading this is.
+        Those of them that it lacks were taken away by another program, unless they never counted.
         """
         with self._changing() as book:
             # One transaction: killed after it, an agent's successor knows that closed counters were
             # read for the last time, and reports no gap for them.
-            book.post(samples, self.moment(), taken_at)
-            book.close(closing)
+            read, last = tuple(samples), frozenset(closing)
+            book.post(read, self.moment(), taken_at)
+            unread = last.difference(sample.counter for sample in read)
+            book.restart(unread, self.moment(), unmade=unread)
+            book.close(last)
 
     def hand_over(
         self, last: Iterable[Sample], first: Iterable[Sample], backends: str, seconds: float

@@ -23,7 +23,7 @@ from netmgr.descriptors import closing
 from netmgr.errors import KernelError
 from netmgr.kernel import netns
 from netmgr.prefixes import Family
-from netmgr.rules.cgroup_counters import TABLE, Cgroup
+from netmgr.rules.cgroup_counters import SYSFS, TABLE, Cgroup
 from tests.fakes.ledger_tools import OUT, Clock, gap_seconds, gaps, opened
 from tests.kernel.test_accounting_host_pods import UNIFIED, kubelets
 from tests.lab.exchange import datagram_bytes
@@ -231,3 +231,20 @@ def test_a_pod_that_was_refused_and_is_gone_ends(
         machine.end(name)
     machine.look()
     assert machine.send("third").keys() == {"third"}
+
+
+def test_a_pod_that_ends_after_another_program_took_its_counter_away_is_a_gap(
+    machine: Machine,
+) -> None:
+    machine.look()
+    machine.send(*NAMES)
+    machine.clock.time += 3
+    cgroup = machine.pods["second"].container.parent
+    depth = machine.host_pods._finder.depths[0]
+    element = f'{TABLE} out4_{depth} {{ "{cgroup.relative_to(SYSFS)}" }}'
+    assert not programs.run(["nft", "delete", "element", element]).returncode
+    machine.end("second")
+    machine.look()
+    assert machine.send("first", "third").keys() == {"first", "third"}
+    assert gaps(machine.ledger) == {"removed": 1}
+    assert gap_seconds(machine.ledger, "removed") == pytest.approx(3)

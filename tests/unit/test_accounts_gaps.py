@@ -19,7 +19,8 @@ from netmgr.rules.classifier import Classifier
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
-from tests.chaos.test_accounts_crashes import DB, POLICY, WEB
+from netmgr.rules.protection import Protection
+from tests.chaos.test_accounts_crashes import DB, INTERNET, POLICY, WEB
 from tests.fakes.accounts_node import EVERY, OUT, Kernel, Node, TwoKernels
 from tests.fakes.ledger_tools import counts, gap_seconds, opened
 from tests.fakes.rules import Packet
@@ -302,6 +303,36 @@ def test_a_counter_that_nobody_read_and_that_is_gone_is_a_gap(
     node.policy = after
     node.start(WEB, DB, crashed=True)
     assert node.removed[0] == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["pod_hub_out4", "pod_protected_out4", "pod_out4"], ids=["class", "kept away", "sum"]
+)
+def test_a_pod_that_ends_after_another_program_took_its_counter_away_is_a_gap(
+    node: Node, name: str
+) -> None:
+    node.policy = replace(WITH_HUB, protection=Protection((INTERNET.prefix,)))
+    node.start(WEB, DB)
+    node.accounts.read()
+    node.clock.time += 10
+    node.kernel.state.sets[name].elements.pop(WEB.addresses[0])
+    node.accounts.end(WEB)
+    assert (*node.removed, node.concerned) == (1, pytest.approx(10), 1)
+    rows = node.ledger.totals().pods
+    assert {row["live"] for row in rows if row["pod"] == "web"} == {False}
+    # Killed here, the successor finds the true books, and nothing else that was lost.
+    node.start(DB, crashed=True)
+    assert counts(node.ledger.totals()) == {"removed": 1}
+
+
+def test_a_pod_that_ends_without_ever_having_been_counted_is_none(node: Node) -> None:
+    """Its ADD failed between the ledger and the kernel, or it ends a second time."""
+    node.start(WEB)
+    node.ledger.begin(node.rules.counters(DB.addresses), DB.pod)
+    node.accounts.end(DB)
+    node.accounts.end(DB)
+    node.accounts.end(WEB)
+    assert counts(node.ledger.totals()) == {}
 
 
 def test_a_set_that_says_what_is_internal_is_part_of_counting(node: Node) -> None:

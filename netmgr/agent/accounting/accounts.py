@@ -128,10 +128,7 @@ class Accounts:
             gone = frozenset(
                 counter for counter in known if counter.is_pod and counter not in wanted
             )
-            # Of those that were not read, something was lost.
-            unread = gone - self._post_readings(closing=gone)
-            self._ledger.restart(unread, unmade=unread)
-            self._ledger.end(unread)
+            self._post_readings(closing=gone)
             # After the posting: a mark in the kernel that is ahead of the ledger would make the
             # ledger pass for an older copy of itself.
             self._mark()
@@ -173,8 +170,8 @@ class Accounts:
             # The kernel does not have these yet, which is no loss.
             self._announced.update(counter for counter in counters if counter not in known)
 
-    def _post_readings(self, closing: Collection[Counter]) -> frozenset[Counter]:
-        """Post every counter's reading, the last one of `closing`; returns the counters."""
+    def _post_readings(self, closing: Collection[Counter]) -> None:
+        """Post every counter's reading, the last one of `closing`."""
         # Before the reading, which takes time: a gap must not begin too late.
         taken_at = self._ledger.moment()
         samples = self._changeover.read() if self._changeover else self._rules.read()
@@ -182,17 +179,13 @@ class Accounts:
         # A new ledger does not have all of the node's own counters.
         of_node = [sample.counter for sample in samples if not sample.counter.is_pod]
         self._ledger.begin([counter for counter in of_node if counter not in known], None)
-        counters = frozenset(sample.counter for sample in samples)
-        self._ledger.post(
-            samples, taken_at, [counter for counter in closing if counter in counters]
-        )
+        self._ledger.post(samples, taken_at, closing)
         if self._changeover:
             # Right after the posting: what passes before the removal is in no reading.
             self._changeover.make_way()
             if self._changeover.former:
                 # The successor does not have these yet, which is no loss either.
-                self._announced.update(counters)
-        return counters
+                self._announced.update(sample.counter for sample in samples)
 
     def count_host_pods(self, host_pods: CgroupReadings) -> None:
         """Count these as well; called before `start`."""

@@ -146,10 +146,11 @@ class HostPods(Component):
     def _end(self, pods: list[HostPod]) -> None:
         # The counters have outlived their cgroups, so that this reading misses nothing. Before
         # `expel`, which removes the elements together with their counters.
-        self._ledger.post(self.samples())
+        counters = [counter for pod in pods for counter in counters_of(pod.cgroup.number)]
+        self._ledger.post(self.samples(), closing=counters)
         self._rules.expel(host_pod.cgroup for host_pod in pods)
+        self._ledger.end(counters)
         for host_pod in pods:
-            self._ledger.end(counters_of(host_pod.cgroup.number))
             del self._live[host_pod.cgroup.number]
             log.info("host-pod-ended pod=%s", host_pod.pod)
 
