@@ -303,6 +303,9 @@ def notes(answer: UsageView, prices: Prices | None) -> Iterator[str]:
         yield typer.style(f"without the rows of {named}", fg="yellow")
     if prices and (free := {row["traffic"] for row in answer["rows"]} - prices.traffic.keys()):
         yield f"free, since there is no price for it: {', '.join(sorted(free))}"
+    unknown = sum(map(wire_unknown, answer["rows"]))
+    if prices and prices.charge == "wire" and unknown:
+        yield f"priced by their IP bytes, since nobody knows their wire bytes: {size(unknown)}"
 
 
 def _lacking(answer: UsageView) -> Iterator[str]:

@@ -127,7 +127,8 @@ class Period:
 
 def charged(row: UsageRow, *, wire: bool) -> int:
     """The bytes of a row, or its wire bytes and the bytes that are in none of these."""
-    return row["wire"] + wire_unknown(row) if wire else row["bytes"]
+    # An older agent's rows have none.
+    return row.get("wire", 0) + wire_unknown(row) if wire else row["bytes"]
 
 
 def wire_unknown(row: UsageRow) -> int:

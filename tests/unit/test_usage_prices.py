@@ -7,7 +7,7 @@ import io
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from netmgr.cli.usage import as_csv, as_focus, as_json, as_table, notes
 from netmgr.documents import loader
 from netmgr.documents.prices import Prices
 from netmgr.errors import ConfigError
+from netmgr.kube.diagnose.cluster_usage import ReportedUsage
 from netmgr.ledger.history import By, Period, view
 from tests.builders import PRICES
 
@@ -121,3 +122,32 @@ def test_csv_json_and_table_have_costs_where_there_are_prices(
     shown = capsys.readouterr().out
     assert "9.00" in shown
     assert "free, since there is no price for it: internet-in" in shown
+
+
+@pytest.mark.parametrize("is_cluster", [False, True], ids=["a node", "a cluster"])
+def test_rows_of_an_agent_that_knows_no_wire_bytes_cost_as_their_bytes_and_that_is_said(
+    capsys: pytest.CaptureFixture[str], *, is_cluster: bool
+) -> None:
+    answer, table = usage(("internet-out", 2 * 10**9)), prices(charge="wire")
+    assert not {"wire", "measured"} & answer["rows"][0].keys()
+    if is_cluster:
+        reported = ReportedUsage.model_validate_json(json.dumps(answer)).model_dump()
+        answer = cast("UsageView", {**answer, **reported})
+    for text in (as_csv(answer, table), as_focus(answer, table)):
+        (row,) = csv.DictReader(io.StringIO(text))
+        assert (row.get("cost") or row["BilledCost"]) == "0.18"
+        assert (row.get("wire_unknown") or row["x_WireUnknownBytes"]) == str(2 * 10**9)
+    assert json.loads(as_json(answer, table))["rows"][0]["cost"] == "0.18"
+    said = "priced by their IP bytes, since nobody knows their wire bytes: 2.0 GB"
+    assert said in " ".join(notes(answer, table))
+    show(*as_table(answer, table))
+    assert "0.18" in capsys.readouterr().out
+
+
+def test_rows_whose_wire_bytes_are_all_known_cost_these_and_nothing_is_said_of_others() -> None:
+    answer, table = usage(("internet-out", 2 * 10**9)), prices(charge="wire")
+    answer["rows"][0] |= {"wire": 3 * 10**9, "measured": 2 * 10**9}
+    assert json.loads(as_json(answer, table))["rows"][0]["cost"] == "0.27"
+    assert list(notes(answer, table)) == []
+    # By bytes, it does not matter what is unknown.
+    assert list(notes(usage(("internet-out", 5)), prices())) == []
