@@ -89,8 +89,7 @@ class RateAllocation:
         for node in expired:
             self._set(node, 0, 0, 0, 0)
             node.lent = 0
-        # The number of Nodes was another one when they were told.
-        safe = sum(max(node.safe, self.safe) for node in expired)
+        safe = sum(map(self._safe_of, expired))
         # What the former leader lent is no more than the most, but nobody else knows to whom.
         unknown = 0 if is_all_heard else int(OUTSTANDING * self.rate) - self.heard
         self._elsewhere = max(safe, unknown)
@@ -146,8 +145,12 @@ class RateAllocation:
         growth = growth if growth < self.level * waiting else 0
         if not node.held:
             # Its last answer may be so old that it takes its safe rate if it misses this one.
-            held = max(held, node.safe, self.safe)
+            held = max(held, self._safe_of(node))
         self._set(node, held, free, waiting, growth)
+
+    def _safe_of(self, node: NodeRate) -> int:
+        # The number of Nodes was another one when it was told; nobody tells it another since.
+        return node.safe or self.safe
 
     def _set(self, node: NodeRate, held: int, free: int, waiting: int, growth: int) -> None:
         self.held += held - node.held

@@ -204,6 +204,15 @@ def test_a_deleted_node_has_its_safe_rate_until_its_token_has_expired() -> None:
     assert sum(cluster.grants[name].rate for name in cluster.nodes[:9]) > 0.97 * RATE
 
 
+def test_nodes_that_are_removed_together_leave_the_others_what_is_not_theirs() -> None:
+    cluster = busy()
+    cluster.leader.set_nodes(dict.fromkeys(cluster.nodes[:4], 30), cluster.now)
+    cluster.go_on(LEASE + 60, waiting=3, names=cluster.nodes[:4])
+    # The six were told a tenth each, and nobody told them that a quarter is safe now.
+    lent = sum(cluster.grants[name].rate for name in cluster.nodes[:4])
+    assert lent == pytest.approx((AIM - 0.6) * RATE, rel=0.05)
+
+
 def test_who_is_silent_has_the_safe_rate_of_when_it_was_told() -> None:
     cluster = busy()
     many = [*cluster.nodes, *(f"new-{number}" for number in range(90))]
