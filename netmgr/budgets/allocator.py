@@ -65,6 +65,8 @@ class BudgetAllocator:
         self._version = ""
         self._enforce = True
         self._began, self._is_first = now, ceilings is None
+        # What was kept may have been lost, and nodes have some of this day nevertheless.
+        self._is_unknown = ceilings is None
         self.is_listening = self._is_alone = False
         # A clock that was set back gives no second quota.
         self._day = max([day, *(min(kept) for kept in (ceilings or {}).values() if kept)])
@@ -83,7 +85,8 @@ class BudgetAllocator:
         for budget in budgets:
             self.rates[budget.name] = former.get(budget.name) or RateAllocation()
             self.rates[budget.name].rate = budget.rate
-        self._set_days(self.days)
+        # A budget that was removed may be back: this leader lent some of it, too.
+        self._set_days(self.days, self._kept)
         for node in self._nodes.values():
             node.rates = {name: rate for name, rate in node.rates.items() if name in self.rates}
             node.bytes = {name: of for name, of in node.bytes.items() if name in self.days}
@@ -191,7 +194,6 @@ class BudgetAllocator:
         allocation = self.rates[name]
         if (share := node.rates.get(name)) is None:
             share = node.rates[name] = allocation.hear(use.held)
-        # Rates end by themselves, allowances with the day alone.
         is_lent_here = is_answered or self._is_alone
         rate, firm = allocation.lend(share, use, node.pods or 0, is_lent_here=is_lent_here)
         level = 0 if math.isinf(allocation.level) else int(allocation.level)
@@ -199,28 +201,33 @@ class BudgetAllocator:
         if day := self.days.get(name):
             if use.day not in (_NOTHING.day, self._day):
                 use = replace(_NOTHING, day=self._day)
-            if (spent := node.bytes.get(name)) is None:
-                spent = node.bytes[name] = day.hear(use.allowance)
+            if not use.day or use.allowance == _UNLIMITED:
+                # It has yet to hear of the quota, or of the day's part of it.
+                use = replace(use, allowance=0)
+            is_lent_here = is_lent_here and name in node.bytes
+            spent = node.bytes.setdefault(name, NodeBytes())
             part = rate / max(1, allocation.held)
-            allowance = day.lend(spent, use, rate, part, is_answered=is_answered)
+            allowance = day.lend(spent, use, rate, part, is_lent_here=is_lent_here)
         return Grant(rate, firm, allocation.safe, level, self._day, allowance)
 
     def _begin_day(self, day: int) -> None:
         # Charges of a day end with it.
-        self._day = day
+        self._day, self._is_unknown = day, False
         for node in self._nodes.values():
             node.bytes.clear()
-        self._set_days({})
+        self._set_days({}, self._former)
 
-    def _set_days(self, former: Mapping[str, DayAllocation]) -> None:
+    def _set_days(self, former: Mapping[str, DayAllocation], given: Ceilings) -> None:
+        """`given`: no more of a day can have been lent already."""
         self.days = {}
         for budget in self._budgets:
             if budget.per_day:
-                lent, kept = (
+                lent, kept, most = (
                     ceilings.get(budget.name, {}).get(self._day, 0)
-                    for ceilings in (self._former, self._kept)
+                    for ceilings in (self._former, self._kept, given)
                 )
-                day = former.get(budget.name) or DayAllocation(lent, max(lent, kept))
+                most = budget.per_day if self._is_unknown else most
+                day = former.get(budget.name) or DayAllocation(lent, max(lent, kept), most)
                 day.set_quota(budget.per_day, budget.rate)
                 self.days[budget.name] = day
 

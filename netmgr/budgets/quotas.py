@@ -42,8 +42,9 @@ class DayAllocation:
         former: what a former leader may have lent, of which `heard` is known.
     """
 
-    def __init__(self, former: int, ceiling: int) -> None:
-        self.former, self.ceiling = former, ceiling
+    def __init__(self, former: int, ceiling: int, most: int) -> None:
+        """`most` is all that nodes can have of this day already, whoever lent it."""
+        self.former, self.ceiling, self._most = former, ceiling, most
         self.quota = self.step = self.used = self.charged = self.heard = 0
 
     def set_quota(self, quota: int, rate: int) -> None:
@@ -66,24 +67,18 @@ class DayAllocation:
             return self.ceiling
         return max(self.ceiling, min(self.quota, lent + self.step))
 
-    def hear(self, allowance: int) -> NodeBytes:
-        """A node reports for the first time on this day, and may pass so much."""
-        allowance = min(allowance, self.former or self.quota)
-        self.heard += allowance
-        self.charged += allowance
-        return NodeBytes(charged=allowance)
-
     def lend(
-        self, node: NodeBytes, use: BudgetUse, rate: int, share: float, *, is_answered: bool
+        self, node: NodeBytes, use: BudgetUse, rate: int, share: float, *, is_lent_here: bool
     ) -> int:
         """The allowance of a node at this rate (bits a second), which is this part of all rates.
 
-        `use` has to be of this day, or of none: then the node knows nothing of it. `is_answered`:
-        this leader answered the node last.
+        `use` has to be of this day, or of none: then the node knows nothing of it. `is_lent_here`:
+        it has been heard on this day, and since then no other leader has lent it any.
         """
         # Whoever says that more may pass would keep it from everybody else.
-        most = node.charged if is_answered else max(node.charged, self.former or self.quota)
-        held = min(use.allowance, most)
+        unheard = 0 if is_lent_here else max(0, self._most - self.heard)
+        held = min(use.allowance, node.charged + unheard)
+        self.heard += max(0, held - node.charged)
         # Reports have what came in and was dropped, too: no more than the allowance has passed.
         count = min(use.bytes, held)
         if count < node.count or not use.day:

@@ -314,6 +314,71 @@ def test_a_new_leader_reserves_what_the_former_may_have_lent() -> None:
     assert day.charged + day.reserved == ceiling
 
 
+def test_a_quota_that_is_added_charges_nobody_for_having_had_none() -> None:
+    cluster = busy()
+    # For want of state, this leader believes what nodes may have been lent of a quota.
+    cluster.leader.set_budgets([QUOTA], "w", cluster.now, enforce=True)
+    for name in cluster.nodes:
+        assert cluster.grants[name].allowance == 10**18
+        cluster.uses[name] = replace(IDLE, allowance=10**18)
+        cluster.report(name)
+    assert cluster.leader.days["everyone"].charged == 0
+
+
+@pytest.mark.parametrize("since", ["it was added", "midnight", "a change of the leader"])
+def test_who_claims_an_allowance_that_nobody_lent_withholds_nothing(since: str) -> None:
+    cluster = busy(QUOTA)
+    ceilings = cluster.leader.ceilings()
+    most = ceilings["everyone"][DAY]
+    if since == "midnight":
+        cluster.leader.tick(cluster.now, DAY + 1)
+        # Half of what is kept is lent to those that say what they have.
+        most = cluster.leader.days["everyone"].step // 2
+    elif since == "it was added":
+        cluster.take_over(2, {})
+        most = 0
+    else:
+        cluster.take_over(2, ceilings)
+    for day in (cluster.report("node-1").day, 0, 0):
+        cluster.uses["node-0"] = replace(IDLE, day=day, allowance=10**12)
+        cluster.report("node-0")
+        bytes_ = cluster.leader.days["everyone"]
+        assert bytes_.charged + bytes_.reserved <= most
+
+
+def test_who_claims_more_than_it_was_lent_gets_no_more_for_it_later_on_a_day() -> None:
+    cluster = busy(QUOTA)
+    cluster.go_on(OVERLAP + LEASE, names=cluster.nodes[1:])
+    cluster.uses["node-0"] = replace(IDLE, allowance=10**12)
+    cluster.report("node-0")
+    assert cluster.leader.days["everyone"].charged < QUOTA.per_day // 2
+
+
+def test_a_leader_that_lost_what_was_kept_believes_what_nodes_hold_until_the_day_ends() -> None:
+    cluster = busy(QUOTA)
+    allowance = cluster.grants["node-0"].allowance
+    cluster.take_over(2)
+    cluster.use("node-0", waiting=0)
+    cluster.report("node-0")
+    assert cluster.leader.days["everyone"].charged == allowance
+    cluster.leader.tick(cluster.now, DAY + 1)
+    cluster.uses["node-0"] = replace(cluster.uses["node-0"], day=DAY + 1)
+    cluster.report("node-0")
+    assert cluster.leader.days["everyone"].charged == 0
+
+
+def test_what_a_node_holds_of_a_budget_that_was_removed_is_charged_when_it_is_back() -> None:
+    cluster = Cluster(QUOTA, ceilings={})
+    cluster.go_on(OVERLAP + LEASE + 60, waiting=3)
+    allowance = cluster.grants["node-9"].allowance
+    for budgets in ([], [QUOTA]):
+        cluster.leader.set_budgets(budgets, "w", cluster.now, enforce=True)
+    # It did not hear of that.
+    cluster.use("node-9", waiting=0)
+    cluster.report("node-9")
+    assert cluster.leader.days["everyone"].charged >= allowance > 0
+
+
 def test_what_is_left_to_nobody_after_a_change_of_leaders_counts_as_used() -> None:
     small = replace(BUDGET, per_day=10**9)
     cluster = Cluster(small)
