@@ -105,11 +105,14 @@ class Shaper:
             held = read()
             for traffic, index in self._ifbs.items():
                 changed = tree.retuned(self._trees[traffic], held)
-                self._trees[traffic] = self._trees[traffic].joined(Tree(changed, {}))
-                for key, limited in changed.items():
-                    shape = tree.shape(self._trees[traffic], limited, self._numbers)
+                retuned = self._trees[traffic].joined(Tree(changed, {}))
+                # Without a number it is one that is to go, where the kernel refused the rest.
+                for key in filter(self._numbers.__contains__, changed):
+                    shape = tree.shape(retuned, changed[key], self._numbers)
                     number = self._numbers[key]
                     self._channel.transact([traffic_control.put_class(index, number, shape)])
+                # Not before the kernel has them: it is asked again for what it refused.
+                self._trees[traffic] = retuned
             for quota in filter(None, (budget.quota for budget in held)):
                 if quota.object in self._budgets:
                     self._budgets[quota.object] = quota
