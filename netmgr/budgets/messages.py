@@ -60,8 +60,8 @@ class BudgetUse:
 
     Attributes:
         held: the rate in force.
-        rate: the mean of what passed.
-        waiting: pods that were held back.
+        rate: the mean of what passed; what is beyond the quota as a part of the budget's rate.
+        waiting: pods that were held back; what is beyond the quota counts as one.
         free: the mean rate of the other pods.
         bytes: what passed on this day, all of the node's pods together.
         allowance: bytes that may pass on this day; what the node enforces.

@@ -75,14 +75,20 @@ def on_node(held: HeldGrants, boot: str, now: float, today: int) -> tuple[NodeBu
 
 def around(held: Sequence[NodeBudget], namespace: str, traffic: str) -> list[NodeBudget]:
     """Those that a namespace's pods are in, parents first."""
-    by_name = {budget.name: budget for budget in held}
     holding = [
         budget for budget in held if budget.budget.traffic == traffic and budget.holds(namespace)
     ]
-    path = holding[-1:]
-    while path and path[0].budget.within:
-        path.insert(0, by_name[path[0].budget.within])
-    return path
+    return path(held, holding[-1].name) if holding else []
+
+
+def path(held: Sequence[NodeBudget], name: str) -> list[NodeBudget]:
+    """A budget behind those that it is within; empty if there is none of this name."""
+    by_name = {budget.name: budget for budget in held}
+    outwards: list[NodeBudget] = []
+    while name in by_name:
+        outwards.append(by_name[name])
+        name = by_name[name].budget.within
+    return outwards[::-1]
 
 
 def require_sound(content: HeldGrants) -> None:

@@ -20,7 +20,8 @@ _WAITING_SHARE = 0.3
 """Of the looks: a pod that was held back in more of them waits."""
 
 PodTraffic = tuple[str, str, str]
-"""Namespace, name and direction."""
+"""Namespace, name and direction. Without a namespace it is what is beyond the quota of the budget
+of this name, in one class for all of its pods; without a name, what is beyond a namespace's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,13 @@ def seen(at: float, usage: Iterable[tuple[Limited, ClassUsage]]) -> Look:
     classes = {limited.key: (limited, class_usage) for limited, class_usage in usage}
     look = Look(at, {}, {})
     for limited, class_usage in classes.values():
-        pod = limited.namespace, limited.pod, limited.traffic
-        if limited.beyond or limited.is_remainder:
-            continue
-        if limited.budget:
+        if limited.budget and not limited.beyond:
             look.budgets[limited.budget] = class_usage.bytes
-        elif limited.pod:
-            look.pods[pod] = class_usage.bytes, _blocking(limited, classes)
+        elif (limited.pod or limited.beyond) and not limited.is_remainder:
+            pod = limited.namespace, limited.budget or limited.pod, limited.traffic
+            # Beside a pod's own class there is one of what is beyond each of its quotas.
+            before, told = look.pods.get(pod, (0, ""))
+            look.pods[pod] = before + class_usage.bytes, told or _blocking(limited, classes)
     return look
 
 
@@ -108,7 +109,11 @@ def _hold_back(budget: NodeBudget, pods: Iterable[PodTraffic], former: Look, loo
 
 def throttled(look: Look, seconds: float) -> Counter[tuple[str, str]]:
     """Milliseconds that pods were held back in these seconds, by namespace and budget."""
-    many = Counter((namespace, name) for (namespace, _, _), (_, name) in look.pods.items() if name)
+    many = Counter(
+        (namespace, name)
+        for (namespace, _, _), (_, name) in look.pods.items()
+        if name and namespace
+    )
     return Counter({key: int(pods * seconds * 1000) for key, pods in many.items()})
 
 
@@ -122,26 +127,41 @@ def rates(looks: Sequence[Look], held: Sequence[NodeBudget]) -> dict[str, Budget
 
 def _rates(budget: NodeBudget, looks: Sequence[Look], pods: Iterable[PodTraffic]) -> BudgetRates:
     first, *following = looks
-    waiting, free = 0, 0
+    total, waiting, free = _budget_rate(budget, first, looks[-1]), 0, 0
     for pod in pods:
         rate = _pod_rate(pod, first, looks[-1])
+        if pod[:2] == ("", budget.name) and budget.budget.slow:
+            # The node has as large a share of the slow rate as of the budget's: it wants that.
+            wanted = min(budget.budget.rate, rate * budget.budget.rate // budget.budget.slow)
+            total, rate = total + wanted - rate, wanted
         blocked = sum(look.pods.get(pod, (0, ""))[1] == budget.name for look in following)
         if blocked > _WAITING_SHARE * len(following) or 0 < budget.level < rate:
             waiting += 1
         else:
             free += rate
-    return BudgetRates(_budget_rate(budget, first, looks[-1]), waiting, free)
+    return BudgetRates(total, waiting, free)
 
 
 def _members(held: Sequence[NodeBudget], look: Look) -> dict[str, list[PodTraffic]]:
     """The pods that are in each budget."""
-    groups = {(namespace, traffic) for namespace, _, traffic in look.pods}
-    names = {group: {budget.name for budget in budgets.around(held, *group)} for group in groups}
+    # Of many pods of one namespace, whose patterns are compared once.
+    paths = {group: _path(held, *group) for group in set(map(_group, look.pods))}
     members: dict[str, list[PodTraffic]] = {budget.name: [] for budget in held}
-    for namespace, pod, traffic in look.pods:
-        for name in names[namespace, traffic]:
-            members[name].append((namespace, pod, traffic))
+    for pod in look.pods:
+        for budget in paths[_group(pod)]:
+            members[budget.name].append(pod)
     return members
+
+
+def _group(pod: PodTraffic) -> PodTraffic:
+    namespace, name, traffic = pod
+    return namespace, "" if namespace else name, traffic
+
+
+def _path(
+    held: Sequence[NodeBudget], namespace: str, budget: str, traffic: str
+) -> list[NodeBudget]:
+    return budgets.around(held, namespace, traffic) if namespace else budgets.path(held, budget)
 
 
 def _pod_rate(pod: PodTraffic, first: Look, last: Look) -> int:

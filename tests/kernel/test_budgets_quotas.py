@@ -174,7 +174,7 @@ def test_while_no_agent_runs_no_more_than_the_allowance_passes(
 
 @pytest.mark.slow
 def test_what_is_beyond_an_allowance_passes_slowly_if_the_budget_says_so(
-    allowed: NewAllowance, file: GrantFile
+    node: LabNode, allowed: NewAllowance, file: GrantFile
 ) -> None:
     (one,) = file.budgets
     file.budgets = (replace(one, slow=10_000_000),)
@@ -184,6 +184,11 @@ def test_what_is_beyond_an_allowance_passes_slowly_if_the_budget_says_so(
     passed = pod.send(4 * MEGABYTE, seconds=1)
     # 9 of 10 Mbit/s: a node's part of the rate of all nodes, as of the budget. And a burst.
     assert 0 < passed <= 9_000_000 / 8 * 1.05 * (time.monotonic() - began) + 70_000
+    # That the budget holds it back is reported, since otherwise nobody would be lent more.
+    assert any(
+        pod.send(2 * MEGABYTE, seconds=1) and uses(node, file)["waiting"] == 1 for _ in range(8)
+    )
+    assert uses(node, file)["rate"] > 100 * 2_000_000
 
 
 def test_the_next_day_begins_when_the_server_says_so(

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from netmgr.api.snapshot import PodTotals
+from netmgr.budgets.allocator import BudgetAllocator
 from netmgr.budgets.held import HeldGrants, decode
-from netmgr.budgets.messages import Budget, BudgetAnswer, Grant, encode
+from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, BudgetUse, Grant, encode
+from netmgr.budgets.terms import LEAST
 from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import budgets, held_back, tree
 from netmgr.limits.budgets import NodeBudget
@@ -279,6 +281,88 @@ def test_a_pod_above_the_last_level_waits() -> None:
     of = [replace(everyone, level=700), research]
     found = held_back.rates(looks((0, "", 0, ""), (100, "", 10, "")), of)
     assert found["everyone"] == BudgetRates(880, 1, 80)
+
+
+SLOW = replace(RESEARCH, per_day=10**9, slow=20 * M)
+BEYOND = ("", "research", OUT)
+
+
+@pytest.mark.parametrize(
+    ("over", "waits", "told"),
+    [
+        ("research", True, "research"),
+        # Its own share is a part of the budget's.
+        ("", True, "research"),
+        ("everyone", True, "research"),
+        ("research", False, ""),
+    ],
+)
+def test_what_is_beyond_a_budgets_quota_is_held_back_by_that_budget(
+    over: str, told: str, *, waits: bool
+) -> None:
+    of = made(pods=[("research-1", "a")], of=held(EVERYONE, SLOW))
+    seen = [
+        (
+            limited,
+            replace(amounts, backlog=waits * 1500, is_over=True) if limited.beyond else amounts,
+        )
+        for limited, amounts in usage(of, over, "", sent=7)
+    ]
+    look = held_back.seen(1.0, seen)
+    assert look.pods == {("research-1", "a", OUT): (7, ""), BEYOND: (7, told)}
+    assert look.budgets == {"everyone": 7, "research": 7}
+    assert not held_back.throttled(look, 1.0)
+
+
+def test_what_a_pod_sends_beyond_a_quota_of_its_own_is_of_its_budget_too() -> None:
+    limit = {"pods": "*/*", "per-day": {"internet-out": "1M"}, "when-spent": "1M"}
+    of = made(limit, pods=[("research-1", "a")], of=held(EVERYONE))
+    look = held_back.seen(1.0, usage(of, "everyone", "a", sent=7))
+    assert look.pods == {("research-1", "a", OUT): (14, "everyone")}
+
+
+@pytest.mark.parametrize(("told", "waiting"), [("research", 1), ("", 0)])
+def test_what_is_beyond_a_quota_counts_by_the_share_of_the_budget_that_it_needs(
+    told: str, waiting: int
+) -> None:
+    passed = [
+        Look(
+            float(at),
+            {"everyone": at * 100, "research": at * 100},
+            {("", "research", OUT): (at * 100, told)},
+        )
+        for at in range(4)
+    ]
+    found = held_back.rates(passed, held(EVERYONE, SLOW))
+    assert found == {
+        "everyone": BudgetRates(800, 0, 800),
+        "research": BudgetRates(4000, waiting, 0 if waiting else 4000),
+    }
+    # Of a budget that is gone, or whose quota drops by now.
+    assert held_back.rates(passed, held(EVERYONE))["everyone"] == BudgetRates(800, 0, 0)
+    assert held_back.rates(passed, held(RESEARCH))["research"].rate == 800
+
+
+def test_one_node_may_have_all_that_passes_beyond_a_quota() -> None:
+    leader = BudgetAllocator(1, 0.0, 20_000)
+    leader.set_budgets([SLOW], "v", 0.0, enforce=True)
+    leader.set_nodes({f"node-{number}": 30 for number in range(50)}, 0.0)
+    grants = {f"node-{number}": Grant(0, 0, 0, 0, 20_000, 0) for number in range(50)}
+    slow = 0
+    for report in range(30):
+        leader.tick(5.0 * report, 20_000)
+        for name, grant in grants.items():
+            made = BudgetRates()
+            if name == "node-7":
+                node = NodeBudget(SLOW, max(LEAST, grant.rate), grant.level, 20_000, 0)
+                slow = node.quota.slow if node.quota else 0
+                sent = {0.0: 0, 5.0: 5 * slow // 8}
+                passed = [Look(at, {}, {BEYOND: (sent[at], "research")}) for at in sent]
+                made = held_back.rates(passed, [node])["research"]
+            use = BudgetUse(grant.rate, made.rate, made.waiting, made.free, 20_000, 0, 0)
+            said = BudgetReport(1, "boot", report, "v", {"research": use})
+            grants[name] = leader.answer(name, said, 5.0 * report).grants["research"]
+    assert slow >= 0.95 * SLOW.slow
 
 
 def test_classes_that_were_made_anew_begin_at_nothing() -> None:
