@@ -74,6 +74,8 @@ class BudgetAllocator:
         self._former = self._kept = ceilings or {}
         # Those that were heard least recently first.
         self._nodes: dict[str, KnownNode] = {}
+        # What the others are charged with, who may be back on the same day.
+        self._gone: dict[str, dict[str, NodeBytes]] = {}
         self._number = 0
 
     def set_budgets(
@@ -89,7 +91,9 @@ class BudgetAllocator:
         self._set_days(self.days, self._kept)
         for node in self._nodes.values():
             node.rates = {name: rate for name, rate in node.rates.items() if name in self.rates}
-            node.bytes = {name: of for name, of in node.bytes.items() if name in self.days}
+        for charged in (*(node.bytes for node in self._nodes.values()), *self._gone.values()):
+            for name in charged.keys() - self.days.keys():
+                del charged[name]
         self.tick(now, self._day)
 
     def set_nodes(self, pods: Mapping[str, int], now: float) -> None:
@@ -98,7 +102,7 @@ class BudgetAllocator:
             node.pods = pods.get(name)
         for name, number in pods.items():
             if name not in self._nodes:
-                self._nodes[name] = KnownNode(now, number)
+                self._nodes[name] = self._new(name, number, now)
         self._number = len(pods)
         self.tick(now, self._day)
 
@@ -122,11 +126,9 @@ class BudgetAllocator:
                 self._number,
                 is_all_heard=is_all_heard,
             )
-        self._nodes = {
-            name: node
-            for name, node in self._nodes.items()
-            if node.pods is not None or now - node.heard <= DELETED
-        }
+        for name, node in list(self._nodes.items()):
+            if node.pods is None and now - node.heard > DELETED:
+                self._gone[name] = self._nodes.pop(name).bytes
 
     def answer(self, name: str, report: BudgetReport, now: float) -> BudgetAnswer:
         """Answer a node's report; raises ReportRefused."""
@@ -181,7 +183,7 @@ class BudgetAllocator:
         if report.epoch > self.epoch:
             raise ReportRefused("newer-epoch")
         # What runs without a Node object holds its part nevertheless.
-        node = self._nodes.get(name) or KnownNode(now, None)
+        node = self._nodes.get(name) or self._new(name, None, now)
         # Also of a former boot: its old reports must lower nothing.
         if report.sequence <= node.boots.get(report.boot, -1):
             raise ReportRefused("old-sequence")
@@ -189,6 +191,9 @@ class BudgetAllocator:
         if len(node.boots) > _FORMER_BOOTS:
             del node.boots[next(iter(node.boots))]
         return node
+
+    def _new(self, name: str, pods: int | None, now: float) -> KnownNode:
+        return KnownNode(now, pods, bytes=self._gone.pop(name, {}))
 
     def _grant(self, name: str, node: KnownNode, use: BudgetUse, *, is_answered: bool) -> Grant:
         allocation = self.rates[name]
@@ -215,6 +220,7 @@ class BudgetAllocator:
         self._day, self._is_unknown = day, False
         for node in self._nodes.values():
             node.bytes.clear()
+        self._gone.clear()
         self._set_days({}, self._former)
 
     def _set_days(self, former: Mapping[str, DayAllocation], given: Ceilings) -> None:

@@ -367,6 +367,41 @@ def test_a_leader_that_lost_what_was_kept_believes_what_nodes_hold_until_the_day
     assert cluster.leader.days["everyone"].charged == 0
 
 
+@pytest.mark.parametrize("is_object", [True, False], ids=["by its Node", "by its report"])
+def test_a_node_that_is_back_after_it_was_given_up_is_charged_its_day_once(
+    *, is_object: bool
+) -> None:
+    cluster = busy(QUOTA)
+    passed = cluster.uses["node-9"].bytes
+    before = cluster.leader.days["everyone"].used
+    cluster.leader.set_nodes(dict.fromkeys(cluster.nodes[:9], 30), cluster.now)
+    cluster.go_on(DELETED + 60, names=cluster.nodes[:9])
+    charged = cluster.leader.days["everyone"].charged
+    assert not cluster.leader.silent(cluster.now)
+    if is_object:
+        cluster.leader.set_nodes(dict.fromkeys(cluster.nodes, 30), cluster.now)
+    cluster.use("node-9", waiting=0)
+    cluster.report("node-9")
+    assert cluster.uses["node-9"].bytes == passed > 0
+    assert cluster.leader.days["everyone"].used == before
+    assert cluster.leader.days["everyone"].charged <= charged
+
+
+@pytest.mark.parametrize("change", ["midnight", "another document"])
+def test_what_a_node_was_charged_before_it_was_given_up_ends(change: str) -> None:
+    cluster = busy(QUOTA)
+    cluster.leader.set_nodes(dict.fromkeys(cluster.nodes[:9], 30), cluster.now)
+    cluster.go_on(DELETED + 60, names=cluster.nodes[:9])
+    if change == "midnight":
+        cluster.leader.tick(cluster.now, DAY + 1)
+    else:
+        for budgets in ([], [QUOTA]):
+            cluster.leader.set_budgets(budgets, "w", cluster.now, enforce=True)
+    cluster.uses["node-9"] = replace(IDLE, day=0)
+    cluster.report("node-9")
+    assert cluster.leader.days["everyone"].used == 0
+
+
 def test_what_a_node_holds_of_a_budget_that_was_removed_is_charged_when_it_is_back() -> None:
     cluster = Cluster(QUOTA, ceilings={})
     cluster.go_on(OVERLAP + LEASE + 60, waiting=3)
