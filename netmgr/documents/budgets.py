@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import chain, combinations
 from typing import Annotated, Literal
 
-from netmgr.budgets.messages import MOST, NAME, PATTERN, Budget
+from netmgr.budgets.messages import LONGEST, MOST, NAME, PATTERN, Budget, encode
 from netmgr.documents import patterns
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, Location, Severity, error
 from netmgr.documents.fields import Document
@@ -25,6 +25,9 @@ from netmgr.model import Traffic
 
 MOST_NESTED = 6
 """HTB has eight levels, of which a namespace's limit and the pod need two (TC_HTB_MAXDEPTH)."""
+
+MOST_BYTES = LONGEST - 32 * 1024
+"""Of all budgets in an answer to a node: the rest is for what it is granted of them."""
 
 LEAST_SHARE = 500_000
 """Bits a second of a budget for each node. Below, one long packet is more than a second's share."""
@@ -88,7 +91,9 @@ class BudgetsDocument(Document):
     @model_validator(mode="after")
     def _is_consistent(self) -> BudgetsDocument:
         # The first one alone: a validator can raise one error.
-        for diagnostic in chain(_of_names(self), _of_parents(self), _of_namespaces(self)):
+        for diagnostic in chain(
+            _of_names(self), _of_parents(self), _of_size(self), _of_namespaces(self)
+        ):
             raise Invalid(diagnostic)
         return self
 
@@ -186,6 +191,17 @@ def _of_parent(document: BudgetsDocument, number: int, above: int) -> Iterator[D
                 _key(above, "namespaces"),
                 "name fewer here, or more there",
             )
+
+
+def _of_size(document: BudgetsDocument) -> Iterator[Diagnostic]:
+    size = len(encode(document.budgets_in_order()))
+    if size > MOST_BYTES:
+        lengths = [len(encode(budget.namespaces)) for budget in document.budgets]
+        yield error(
+            f"the budgets have {size} bytes, of which an answer to a node can have {MOST_BYTES}",
+            _key(lengths.index(max(lengths)), "namespaces"),
+            remedy="name fewer namespaces, or what they begin with and a *",
+        )
 
 
 def _of_namespaces(document: BudgetsDocument) -> Iterator[Diagnostic]:

@@ -10,11 +10,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netmgr.budgets.messages import Budget
+from netmgr.budgets.held import HeldGrants, decode
+from netmgr.budgets.messages import MOST, Budget, BudgetAnswer, Grant, encode
 from netmgr.documents import loader
-from netmgr.documents.budgets import BudgetsDocument, too_low
+from netmgr.documents.budgets import MOST_BYTES, BudgetsDocument, too_low
 from netmgr.errors import ConfigError
-from netmgr.model import Traffic
+from netmgr.model import MOST_RATE, Traffic
 
 EVERYONE = '{name: everyone, namespaces: ["*"], internet-in: 100G}'
 RESEARCH = (
@@ -158,6 +159,43 @@ def test_what_cannot_be_kept_is_refused_with_line_key_and_remedy(
     (said,) = str(raised.value).splitlines()
     assert said.startswith("budgets.yaml:")
     assert message in said
+
+
+def long_budgets(length: int) -> list[str]:
+    """As many budgets and patterns as there may be, with patterns of so many characters."""
+    return [
+        f"{{name: b{number:062}, namespaces: ["
+        + ", ".join(f"n{number:02}-{one:0{length - 4}}" for one in range(MOST))
+        + "], internet-in: 1T}"
+        for number in range(MOST)
+    ]
+
+
+def test_budgets_that_no_answer_has_room_for_are_refused() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parsed(*long_budgets(62))
+    (said,) = str(raised.value).splitlines()
+    assert said.startswith("budgets.yaml:4: budgets[0].namespaces: the budgets have 2")
+    assert "name fewer namespaces, or what they begin with and a *" in said
+
+
+def test_a_node_takes_the_longest_answer_that_a_document_makes() -> None:
+    names = [f"b{number:062}" for number in range(MOST)]
+    patterns = tuple(f"n{number:048}" for number in range(MOST))
+    budgets = tuple(
+        Budget(name, "", patterns, Traffic.INTERNET_OUT, MOST_RATE, 10**18, MOST_RATE)
+        for name in names
+    )
+    assert 0.98 * MOST_BYTES < len(encode(budgets)) <= MOST_BYTES
+    most = Grant(MOST_RATE, MOST_RATE, MOST_RATE, 10**18, 10**6, 10**18)
+    answer = BudgetAnswer(
+        *(10**18, 10**18, "v" * 16),
+        enforce=False,
+        budgets=budgets,
+        grants=dict.fromkeys(names, most),
+    )
+    kept = HeldGrants("b" * 253, 1e9, answer)
+    assert decode(encode(kept)) == kept
 
 
 def test_budgets_of_two_directions_may_hold_the_same_namespaces() -> None:
