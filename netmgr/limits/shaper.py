@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, closing
 
 from netmgr.errors import KernelError, SetupError
-from netmgr.kernel import links, traffic_control
+from netmgr.kernel import links, traffic_control, traffic_filters
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.traffic_control import ClassUsage, Shape
+from netmgr.kernel.traffic_filters import FilterPlace
 from netmgr.limits import quotas, rules, tree
 from netmgr.limits.budgets import NodeBudget
 from netmgr.limits.quotas import NodeQuota, QuotaReading, Standing
@@ -23,6 +24,9 @@ from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Traffic
 from netmgr.rules import nft_table
 from netmgr.rules.nft_table import Listing, NftTable
+
+# Where links count, what counts at a pod's link is in this block (netmgr/rules/link_filters).
+_AT_LINKS = FilterPlace.block(0x6E6D)
 
 Used = Callable[[Iterable[NodeQuota]], Mapping[NodeQuota, int]]
 """Bytes of budgets that are used, by the ledger."""
@@ -203,13 +207,16 @@ class Shaper:
 
     def _waiting(self) -> Mapping[NodeQuota, int]:
         """Bytes that were charged to each budget and are not in the ledger yet, since they wait."""
-        # Of what goes out alone: what comes in is in the ledger before it waits.
+        late = {Traffic.INTERNET_OUT}
+        # Rules count what comes in before it waits, and a pod's link counts what it has waited for.
+        if traffic_filters.read_filters(self._channel, _AT_LINKS):
+            late.add(Traffic.INTERNET_IN)
         backlogs = dict.fromkeys(self._budgets.values(), 0)
         for limited, amounts in self._read_usage(self._trees, self._numbers, self._ifbs):
             for budget in backlogs:
                 if (
-                    budget.traffic is Traffic.INTERNET_OUT
-                    and limited.traffic == Traffic.INTERNET_OUT
+                    budget.traffic in late
+                    and limited.traffic == budget.traffic
                     and budget.charges(limited.namespace, limited.pod, limited.budget)
                 ):
                     backlogs[budget] += amounts.backlog
