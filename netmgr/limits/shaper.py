@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, closing
 
 from netmgr.errors import KernelError, SetupError
-from netmgr.kernel import links, traffic_control, traffic_filters
+from netmgr.kernel import links, traffic_control
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.traffic_control import ClassUsage, Shape
-from netmgr.kernel.traffic_filters import FilterPlace
 from netmgr.limits import quotas, rules, tree
 from netmgr.limits.budgets import NodeBudget
 from netmgr.limits.quotas import NodeQuota, QuotaReading, Standing
@@ -25,9 +24,6 @@ from netmgr.model import Traffic
 from netmgr.rules import nft_table
 from netmgr.rules.nft_table import Listing, NftTable
 
-# Where links count, what counts at a pod's link is in this block (netmgr/rules/link_filters).
-_AT_LINKS = FilterPlace.block(0x6E6D)
-
 Used = Callable[[Iterable[NodeQuota]], Mapping[NodeQuota, int]]
 """Bytes of budgets that are used, by the ledger."""
 
@@ -36,16 +32,18 @@ class Shaper:
     """The limits that are in the kernel. Usable from any thread.
 
     `peers` decide which class a packet is in. New quotas begin with what is `used`; what
-    passes until they are there is added by `correct_quotas`.
+    passes until they are there is added by `correct_quotas`. Pods' links count with `at_links`.
 
     Raises:
         SetupError: libnftables is not installed, or the kernel lacks what limits need.
         KernelError: it refused.
     """
 
-    def __init__(self, peers: KnownPeers, used: Used) -> None:
+    def __init__(self, peers: KnownPeers, used: Used, *, at_links: bool = False) -> None:
         self._peers = peers
         self._used = used
+        # What a pod's link counts has waited; rules count what comes in before it waits.
+        self._late = set(Traffic) if at_links else {Traffic.INTERNET_OUT}
         with ExitStack() as stack:
             self._channel = stack.enter_context(Netlink())
             self._table = stack.enter_context(closing(NftTable(rules.TABLE)))
@@ -207,15 +205,11 @@ class Shaper:
 
     def _waiting(self) -> Mapping[NodeQuota, int]:
         """Bytes that were charged to each budget and are not in the ledger yet, since they wait."""
-        late = {Traffic.INTERNET_OUT}
-        # Rules count what comes in before it waits, and a pod's link counts what it has waited for.
-        if traffic_filters.read_filters(self._channel, _AT_LINKS):
-            late.add(Traffic.INTERNET_IN)
         backlogs = dict.fromkeys(self._budgets.values(), 0)
         for limited, amounts in self._read_usage(self._trees, self._numbers, self._ifbs):
             for budget in backlogs:
                 if (
-                    budget.traffic in late
+                    budget.traffic in self._late
                     and limited.traffic == budget.traffic
                     and budget.charges(limited.namespace, limited.pod, limited.budget)
                 ):

@@ -124,7 +124,9 @@ class Limits(Component):
         peers = KnownPeers(
             agent.document.not_internet, dict(classifier.pieces) if classifier else {}
         )
-        self.shaper = agent.stack.enter_context(closing(Shaper(peers, self.spending.recent)))
+        at_links = accounting.rules.backend.abilities.counts_at_links
+        shaping = Shaper(peers, self.spending.recent, at_links=at_links)
+        self.shaper = agent.stack.enter_context(closing(shaping))
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
