@@ -153,7 +153,8 @@ class Reporter:
         uses = {name: BudgetUse(**use) for name, use in state["uses"].items()}
         # Grows until the machine boots again, whoever runs this process again meanwhile.
         sequence = int(asked * 1000)
-        report = BudgetReport(kept.answer.epoch, state["boot"], sequence, kept.answer.version, uses)
+        known, age = kept.answer, int(kept.age(state["boot"], asked))
+        report = BudgetReport(known.epoch, state["boot"], sequence, known.version, uses, age)
         answer = messages.decode(
             self._client.request("POST", PATH, messages.encode(report)), BudgetAnswer
         )

@@ -37,11 +37,13 @@ class KnownNode:
     Attributes:
         heard: when it was last heard, or at first when it was to be heard.
         pods: that it can have; None where its Node object is gone.
+        is_old: when it was last heard, the lease of the answer that it had was over.
         boots: by the ids of its last boots, the last sequence of each.
     """
 
     heard: float
     pods: int | None
+    is_old: bool = False
     boots: dict[str, int] = field(default_factory=dict)
     rates: dict[str, NodeRate] = field(default_factory=dict)
     bytes: dict[str, NodeBytes] = field(default_factory=dict)
@@ -114,6 +116,9 @@ class BudgetAllocator:
         if day > self._day:
             self._begin_day(day)
         silent = list(takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()))
+        silent += [
+            node for node in self._nodes.values() if node.is_old and now - node.heard <= HOLD
+        ]
         # Whom this leader has not heard at all may have been silent for long.
         expired = [node for node in silent if now - node.heard > LEASE or not node.boots]
         is_all_heard = (
@@ -136,7 +141,7 @@ class BudgetAllocator:
         # The order of `_nodes` is that of their last reports.
         self._nodes.pop(name, None)
         self._nodes[name] = node
-        node.heard = now
+        node.heard, node.is_old = now, report.age > LEASE
         is_answered = report.epoch == self.epoch
         return BudgetAnswer(
             self.epoch,
@@ -146,7 +151,10 @@ class BudgetAllocator:
             None if report.version == self._version else self._budgets,
             {
                 name: self._grant(
-                    name, node, report.uses.get(name, _NOTHING), is_answered=is_answered
+                    name,
+                    node,
+                    report.uses.get(name, _NOTHING),
+                    is_answered=is_answered,
                 )
                 for name in self.rates
             },
@@ -200,7 +208,9 @@ class BudgetAllocator:
         if (share := node.rates.get(name)) is None:
             share = node.rates[name] = allocation.hear(use.held)
         is_lent_here = is_answered or self._is_alone
-        rate, firm = allocation.lend(share, use, node.pods or 0, is_lent_here=is_lent_here)
+        rate, firm = allocation.lend(
+            share, use, node.pods or 0, is_lent_here=is_lent_here, is_old=node.is_old
+        )
         level = 0 if math.isinf(allocation.level) else int(allocation.level)
         allowance = _UNLIMITED
         if day := self.days.get(name):

@@ -80,7 +80,8 @@ class BudgetUse:
 class BudgetReport:
     """One node's report; `sequence` grows with each until the machine boots again.
 
-    `version` is that of the budgets that the node knows, empty for none.
+    `version` is that of the budgets that the node knows, empty for none. `age` is how many seconds
+    ago it asked for the last answer that it got; after a boot, since that.
     """
 
     epoch: _Number
@@ -88,6 +89,7 @@ class BudgetReport:
     sequence: _Number
     version: _Text
     uses: Mapping[_Text, BudgetUse]
+    age: _Number = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,15 +112,16 @@ class RateAllocation:
         self._least = max(LEAST, int(spare / nodes))
 
     def lend(
-        self, node: NodeRate, use: BudgetUse, pods: int, *, is_lent_here: bool
+        self, node: NodeRate, use: BudgetUse, pods: int, *, is_lent_here: bool, is_old: bool
     ) -> tuple[int, int]:
         """Answer a report of a node that can have so many pods: its rate, and the firm one.
 
-        `is_lent_here`: no other leader has lent it what is in force.
+        `is_lent_here`: no other leader has lent it what is in force. `is_old`: the lease of the
+        last answer that it got has ended.
         """
         # Whoever says that more is in force would keep it from everybody else.
         held = min(use.held, max(node.lent, node.safe) if is_lent_here else FASTEST_LINK)
-        self._learn(node, use, held, pods)
+        self._learn(node, use, held, pods, is_old=is_old)
         wanted = HEADROOM * node.free
         if node.waiting:
             level = self.level * node.waiting
@@ -134,7 +135,7 @@ class RateAllocation:
         node.lent = max(held if is_lent_here else node.lent, rate)
         return rate, rate * self.rate // max(self.rate, self.outstanding)
 
-    def _learn(self, node: NodeRate, use: BudgetUse, held: int, pods: int) -> None:
+    def _learn(self, node: NodeRate, use: BudgetUse, held: int, pods: int, *, is_old: bool) -> None:
         waiting = min(use.waiting, pods)
         # None of the other pods has more than the level.
         others = pods - waiting
@@ -143,8 +144,8 @@ class RateAllocation:
         first = waiting * max(0, self._lendable - self.held) / (NEWCOMERS + self.waiting)
         growth = int(GROWTH * min(use.rate, FASTEST_LINK) + first)
         growth = growth if growth < self.level * waiting else 0
-        if not node.held:
-            # Its last answer may be so old that it takes its safe rate if it misses this one.
+        if is_old or not node.held:
+            # It takes its safe rate if it misses this answer as well.
             held = max(held, self._safe_of(node))
         self._set(node, held, free, waiting, growth)
 

@@ -228,7 +228,10 @@ class FleetNode:
         self.gone = [0.0] * len(self.rates)
         self.sequence += 1
         answer = self.held.answer
-        self.report = BudgetReport(answer.epoch, self.boot, self.sequence, answer.version, uses)
+        age = int(self.held.age(self.boot, self.clock(now)))
+        self.report = BudgetReport(
+            answer.epoch, self.boot, self.sequence, answer.version, uses, age
+        )
         self.asked = self.clock(now)
         return self.report
 

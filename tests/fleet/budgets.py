@@ -176,7 +176,9 @@ def _lie(node: object) -> None:
             name: BudgetUse(use.held, 10**11, 100_000, 10**11, use.day, use.bytes, use.allowance)
             for name, use in report.uses.items()
         }
-        node.report = BudgetReport(report.epoch, report.boot, report.sequence, report.version, uses)
+        node.report = BudgetReport(
+            report.epoch, report.boot, report.sequence, report.version, uses, report.age
+        )
         return node.report
 
     node.reported = reported

@@ -25,6 +25,7 @@ CASES: list[tuple[int, int, int, tuple[str, str], int]] = [
     (4, 40, 3000, ("leader change", "two leaders"), 0),
     (73, 100, 3000, ("partition of idle", "clocks"), 10),
     (5, 40, 30_000, ("lost file", "clocks"), 20),
+    (490972, 39, 3000, ("partition of idle", "restart of everything"), 5),
 ]
 """A seed, nodes, active pods, two faults, and seconds between these."""
 

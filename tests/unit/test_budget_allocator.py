@@ -11,7 +11,7 @@ import pytest
 from netmgr.budgets.allocator import BudgetAllocator
 from netmgr.budgets.messages import Budget, BudgetReport, BudgetUse, Grant
 from netmgr.budgets.overview import statuses
-from netmgr.budgets.terms import AIM, DELETED, HOLD, LEASE, OUTSTANDING, OVERLAP, PERIOD
+from netmgr.budgets.terms import AIM, DELETED, GRACE, HOLD, LEASE, OUTSTANDING, OVERLAP, PERIOD
 from netmgr.model import Traffic
 
 DAY = 20_000
@@ -39,9 +39,9 @@ class Cluster:
         self.leader.set_budgets([self.budget], "v", self.now, enforce=True)
         self.leader.set_nodes(dict.fromkeys(self.nodes, 30), self.now)
 
-    def report(self, name: str) -> Grant:
+    def report(self, name: str, age: int = 0) -> Grant:
         self.sequence += 1
-        report = BudgetReport(0, "boot", self.sequence, "v", {"everyone": self.uses[name]})
+        report = BudgetReport(0, "boot", self.sequence, "v", {"everyone": self.uses[name]}, age)
         answer = self.leader.answer(name, report, self.now)
         assert (answer.epoch, answer.sequence) == (self.leader.epoch, self.sequence)
         self.grants[name] = answer.grants["everyone"]
@@ -105,6 +105,21 @@ def test_a_pod_that_waits_on_an_idle_node_gets_a_part_of_the_budget_with_its_fir
     for least in (RATE // 300, RATE // 60):
         cluster.use("node-0", waiting=1)
         assert cluster.report("node-0").rate >= least
+
+
+def test_whoever_reports_and_gets_no_answer_is_reckoned_with_the_rate_that_it_takes_then() -> None:
+    cluster = Cluster()
+    cluster.go_on(60)
+    deaf, heard = cluster.nodes[:5], cluster.nodes[5:]
+    kept, answered = dict(cluster.grants), cluster.now
+    while cluster.now < answered + LEASE + GRACE:
+        cluster.go_on(PERIOD, waiting=3, names=heard)
+        for name in deaf:
+            cluster.use(name, waiting=0)
+            cluster.report(name, age=int(cluster.now - answered))
+            cluster.grants[name] = kept[name]
+    taken = sum(kept[name].safe for name in deaf)
+    assert taken + sum(cluster.grants[name].rate for name in heard) <= OUTSTANDING * RATE
 
 
 def test_no_level_is_told_while_nobody_waits() -> None:
