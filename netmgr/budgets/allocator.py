@@ -78,7 +78,6 @@ class BudgetAllocator:
         self._nodes: dict[str, KnownNode] = {}
         # What the others are charged with, who may be back on the same day.
         self._gone: dict[str, dict[str, NodeBytes]] = {}
-        self._number = 0
 
     def set_budgets(
         self, budgets: Sequence[Budget], version: str, now: float, *, enforce: bool
@@ -105,7 +104,6 @@ class BudgetAllocator:
         for name, number in pods.items():
             if name not in self._nodes:
                 self._nodes[name] = self._new(name, number, now)
-        self._number = len(pods)
         self.tick(now, self._day)
 
     def tick(self, now: float, day: int) -> None:
@@ -128,7 +126,8 @@ class BudgetAllocator:
             allocation.look(
                 _shares(name, silent),
                 _shares(name, expired),
-                self._number,
+                # Also those whose machines may run on without their Node objects.
+                len(self._nodes),
                 is_all_heard=is_all_heard,
             )
         for name, node in list(self._nodes.items()):

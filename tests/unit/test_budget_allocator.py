@@ -213,10 +213,21 @@ def test_a_deleted_node_has_its_safe_rate_until_its_token_has_expired() -> None:
     cluster = busy()
     cluster.leader.set_nodes(dict.fromkeys(cluster.nodes[:9], 30), cluster.now)
     cluster.go_on(LEASE + 60, waiting=3, names=cluster.nodes[:9])
-    assert cluster.grants["node-0"].safe == RATE // 9
+    assert cluster.grants["node-0"].safe == RATE // 10
     assert sum(cluster.grants[name].rate for name in cluster.nodes[:9]) < 0.92 * RATE
     cluster.go_on(DELETED - LEASE, waiting=3, names=cluster.nodes[:9])
+    assert cluster.grants["node-0"].safe == RATE // 9
     assert sum(cluster.grants[name].rate for name in cluster.nodes[:9]) > 0.97 * RATE
+
+
+def test_machines_of_deleted_nodes_and_the_others_have_no_more_than_the_most_without_a_server() -> (
+    None
+):
+    cluster = busy()
+    former = cluster.grants["node-9"].safe
+    cluster.leader.set_nodes(dict.fromkeys(cluster.nodes[:4], 30), cluster.now)
+    cluster.go_on(LEASE + 60, waiting=3, names=cluster.nodes[:4])
+    assert 6 * former + sum(cluster.grants[name].safe for name in cluster.nodes[:4]) <= RATE
 
 
 def test_nodes_that_are_removed_together_leave_the_others_what_is_not_theirs() -> None:
@@ -399,7 +410,8 @@ def test_a_node_that_is_back_after_it_was_given_up_is_charged_its_day_once(
     cluster.report("node-9")
     assert cluster.uses["node-9"].bytes == passed > 0
     assert cluster.leader.days["everyone"].used == before
-    assert cluster.leader.days["everyone"].charged <= charged
+    # What it has left to pass may be a little more than before.
+    assert cluster.leader.days["everyone"].charged < charged + passed / 2
 
 
 @pytest.mark.parametrize("change", ["midnight", "another document"])
