@@ -201,8 +201,9 @@ class Leases:
         with self._lock:
             lacking = [pool for pool in self._pools.values() if pool.is_empty or pool.of(asked)]
             due = [pool.cooled_down(now, asked)[:at_most] for pool in lacking]
+            is_served = bool(self.families) and not lacking
         needed = [*chain.from_iterable(due)]
-        return not lacking or self._end_cooldowns(needed, now)
+        return is_served or self._end_cooldowns(needed, now)
 
     def _end_cooldowns(self, waiting: list[Address], now: float) -> bool:
         """Whether any of these is in no cooldown any more."""

@@ -186,6 +186,15 @@ def test_connections_are_looked_up_for_families_alone_that_lack_an_address(
     assert {address.family for address in looked_up} == {Family.V4}
 
 
+def test_without_a_range_an_add_is_refused_at_once(opened: Open, clock: Clock) -> None:
+    leases = opened()
+    released(leases)
+    clock.seconds += 31
+    leases.set_ranges(())
+    with pytest.raises(CapacityError, match="no range is known"):
+        held(leases, "refused")
+
+
 def test_many_adds_at_once_all_get_an_address(opened: Open, clock: Clock) -> None:
     def slow(_: Iterable[Address]) -> set[Address]:
         time.sleep(0.02)
