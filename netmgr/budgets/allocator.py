@@ -113,10 +113,7 @@ class BudgetAllocator:
         self.is_listening = not self._is_first and now - self._began < HOLD
         if day > self._day:
             self._begin_day(day)
-        silent = list(takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()))
-        silent += [
-            node for node in self._nodes.values() if node.is_old and now - node.heard <= HOLD
-        ]
+        silent = self._silent(now)
         # Whom this leader has not heard at all may have been silent for long.
         expired = [node for node in silent if now - node.heard > LEASE or not node.boots]
         is_all_heard = (
@@ -133,6 +130,12 @@ class BudgetAllocator:
         for name, node in list(self._nodes.items()):
             if node.pods is None and now - node.heard > DELETED:
                 self._gone[name] = self._nodes.pop(name).bytes
+
+    def _silent(self, now: float) -> list[KnownNode]:
+        """Nodes whose pods are lent nothing now: those that do not report, or get no answers."""
+        unheard = takewhile(lambda node: now - node.heard > HOLD, self._nodes.values())
+        unanswered = (node for node in self._nodes.values() if node.is_old)
+        return [*unheard, *(node for node in unanswered if now - node.heard <= HOLD)]
 
     def answer(self, name: str, report: BudgetReport, now: float) -> BudgetAnswer:
         """Answer a node's report; raises ReportRefused."""
