@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, BudgetUse, Grant
 from netmgr.budgets.quotas import DayAllocation, NodeBytes
@@ -133,9 +132,7 @@ class BudgetAllocator:
 
     def _silent(self, now: float) -> list[KnownNode]:
         """Nodes whose pods are lent nothing now: those that do not report, or get no answers."""
-        unheard = takewhile(lambda node: now - node.heard > HOLD, self._nodes.values())
-        unanswered = (node for node in self._nodes.values() if node.is_old)
-        return [*unheard, *(node for node in unanswered if now - node.heard <= HOLD)]
+        return [node for node in self._nodes.values() if node.is_old or now - node.heard > HOLD]
 
     def answer(self, name: str, report: BudgetReport, now: float) -> BudgetAnswer:
         """Answer a node's report; raises ReportRefused."""
@@ -153,10 +150,7 @@ class BudgetAllocator:
             None if report.version == self._version else self._budgets,
             {
                 name: self._grant(
-                    name,
-                    node,
-                    report.uses.get(name, _NOTHING),
-                    is_answered=is_answered,
+                    name, node, report.uses.get(name, _NOTHING), is_answered=is_answered
                 )
                 for name in self.rates
             },

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.kernel.conftest import one_of
 from tests.kernel.limited import NewPod, pods_of
 from tests.kernel.quota_traffic import MEGABYTE, PACKET, SETTLED
 from tests.lab.exchange import IP_HEADER, UDP_HEADER, open_socket
 from tests.lab.nodes import LabNode
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import INTERNET
 from tests.lab.world import World
 
 pytestmark = [pytest.mark.root, pytest.mark.alone]
@@ -26,13 +25,11 @@ WAITING, HEADERS = 60, IP_HEADER[Family.V4] + UDP_HEADER
 LIMITS = [{"pods": "*/*", "internet-in": "4M", "per-day": {"internet-in": "1M"}}]
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    settings = {"limits": LIMITS, "reconcile_seconds": 0.2, "accounting": {"at": "links"}}
-    room = replace(cluster(pods=30), pods=())
-    name = f"behind-{os.getpid()}"
-    with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made:
-        yield made
+WORLD = {
+    "nodes": 1,
+    "settings": {"limits": LIMITS, "reconcile_seconds": 0.2, "accounting": {"at": "links"}},
+}
+backend = one_of([Backend.NFTABLES])
 
 
 @pytest.fixture
