@@ -128,7 +128,7 @@ def caused_by(cause: object) -> Mapping[str, str]:
     return {_CAUSE: str(cause)}
 
 
-def begin(level: str, form: LogFormat = LogFormat.TEXT) -> None:
+def begin(level: LogLevel, form: LogFormat = LogFormat.TEXT) -> None:
     """Log to standard error from `level` on, in the format `form`."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())

@@ -39,6 +39,7 @@ from netmgr.documents.sites import (
     prefixes_of,
 )
 from netmgr.documents.special_use import PLATFORM, PRIVATE_USE, RESERVED_USE, SPECIAL_USE
+from netmgr.logs import LogLevel
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family, Prefix, merge
 
@@ -176,7 +177,7 @@ class NodeDocument(Document):
     """The agent's sockets."""
     reader_group: Group | None = None
     """Group (name or number) that may read the ledger socket; default: root alone."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: LogLevel = LogLevel.INFO
     """The least severe events that are logged."""
 
     @field_validator("ranges")
