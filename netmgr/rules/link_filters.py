@@ -184,10 +184,23 @@ class LinkFilters:
 
     def join(self, links: Iterable[int]) -> None:
         """Have pods' links count before they are up."""
+        additions = {traffic_filters.add_clsact(link, _BLOCKS): link for link in links}
+        if not additions:
+            return
         # A block comes with the first link that shares it, and goes with the last one.
-        if additions := [traffic_filters.add_clsact(link, _BLOCKS) for link in links]:
-            puts = self._puts(self._of_pod(0, _BLOCKS))
-            _raise(self._channel.attempt([*additions, *puts]).values(), errno.EEXIST)
+        puts = self._puts(self._of_pod(0, _BLOCKS))
+        if failures := self._channel.attempt([*additions, *puts]):
+            # Programs that look into packets give each new link a clsact of their own.
+            clsacts = traffic_filters.read_clsacts(self._channel)
+            refused = [
+                failures[new]
+                for new in additions.keys() & failures
+                if additions[new] not in clsacts
+            ]
+            programs: dict[FilterPlace, str] = {}
+            for link in additions.values() & clsacts.keys():
+                programs |= self._of_pod(link, clsacts[link])
+            _raise([*refused, *self._channel.attempt(self._puts(programs)).values()])
 
     def _change(self, lacking: _Lacking) -> dict[int, KernelError]:
         """What was refused, by its link."""
@@ -236,10 +249,10 @@ class LinkFilters:
         }
 
 
-def _raise(failures: Iterable[KernelError], ignored: int = 0) -> None:
+def _raise(failures: Iterable[KernelError]) -> None:
     for failure in failures:
         # A link may go meanwhile.
-        if failure.errno not in (errno.ENODEV, ignored):
+        if failure.errno != errno.ENODEV:
             raise failure
 
 

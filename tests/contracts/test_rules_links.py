@@ -335,6 +335,27 @@ def test_a_macvlan_counts_what_leaves_while_the_link_below_it_is_none_of_the_nod
     exchange_is_counted_once(world, rules)
 
 
+@pytest.mark.parametrize("are_shared", [True, False])
+def test_a_new_pods_link_counts_though_another_program_gave_it_a_clsact(
+    world, real_kernel, policy, program, are_shared
+):
+    """Whether or not other pods' links share our blocks."""
+    del world
+    rules, pod, link = (
+        guarded(real_kernel.backend, policy, knows_links=True),
+        "10.1.0.6",
+        "nm0000000a",
+    )
+    if not are_shared:
+        rules.expel(POD_ADDRESSES)
+        program(f"tc qdisc del dev {LINK} clsact")
+    program(f"ip link add {link} type veth peer name newcomer")
+    program(f"tc qdisc add dev {link} clsact")
+    rules.know([Address.parse(pod)], "research", link)
+    rules.admit([Address.parse(pod)])
+    assert "netmgr arriving" in program(f"tc filter show dev {link} egress")
+
+
 def test_a_pods_link_that_is_part_of_a_bridge_goes_on_counting(world, real_kernel, policy, program):
     """Also where its filters are in a clsact of another program's."""
     del world
