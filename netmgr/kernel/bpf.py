@@ -176,5 +176,8 @@ def _bpf_in(command: int, text: str, request: bytearray) -> int:
     held = (ctypes.c_char * len(request)).from_buffer(request)
     made = int(_libc.syscall(_CALLS[machine], command, ctypes.byref(held), len(request)))
     if made < 0:
-        raise KernelError(text, ctypes.get_errno())
+        number = ctypes.get_errno()
+        # By seccomp, or for want of a capability (docs/accounting.md, "Counting at links").
+        remedy = " (allow the agent bpf(2), or count by rules)" if number == errno.EPERM else ""
+        raise KernelError(f"{text}{remedy}", number)
     return made

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,10 @@ def _refer(objects: list[Object], config_map: Object, name: str) -> None:
 
 
 def _patch(objects: list[Object], target: Object, operations: list[Object]) -> None:
-    """A target that is not there is no error."""
+    """A target that is not there is no error; its name is a pattern of whole names."""
     for item in objects:
-        if (item["kind"], item["metadata"]["name"]) == (target["kind"], target["name"]):
+        is_named = re.fullmatch(target["name"], item["metadata"]["name"])
+        if item["kind"] == target["kind"] and is_named:
             _operate(item, operations)
 
 

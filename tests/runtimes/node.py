@@ -16,8 +16,10 @@ from typing import TypeVar
 import yaml
 
 from netmgr.api.snapshot import Snapshot
+from netmgr.documents.node import Backend
 from tests.builders import NODE_KEYS
 from tests.lab.topology import Node
+from tests.lab.world import counted_by
 from tests.runtimes.machine import Machine
 from tests.waiting import PATIENCE, eventually
 
@@ -114,7 +116,7 @@ class NetmgrNode:
                 "uplink": self.node.uplink,
             },
             "ranges": [str(block) for block in self.node.ranges],
-            "backend": self.backend,
+            **counted_by(Backend(self.backend), {}),
         }
 
     def _is_ready(self) -> bool:

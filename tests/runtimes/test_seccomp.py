@@ -32,7 +32,8 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes, pytest.mark.slow]
 
-COMPONENT = OVERLAYS.parent / "components" / "seccomp"
+COMPONENTS = OVERLAYS.parent / "components"
+COMPONENT = COMPONENTS / "seccomp"
 LIMITS = [{"pods": "*/*", "internet-out": "500M", "internet-in": "500M"}]
 
 
@@ -44,11 +45,12 @@ class FilteredNode(ContainedNode):
         return {**super()._document(), "limits": LIMITS}
 
 
-@pytest.fixture(params=["nftables", "iptables-legacy"])
+@pytest.fixture(params=["nftables", "links", "iptables-legacy"])
 def filtered_node(
     request: pytest.FixtureRequest, machine: Machine, node: Node
 ) -> Iterator[FilteredNode]:
-    made = FilteredNode(machine, node, request.param, components=(COMPONENT,))
+    components = [COMPONENT, COMPONENTS / "seccomp-links"][: 1 + (request.param == "links")]
+    made = FilteredNode(machine, node, request.param, components=tuple(components))
     made.start()
     yield made
     remove_containers(machine)
@@ -114,7 +116,7 @@ def test_containerd_and_runc_take_the_profiles(machine: Machine, probe: bytes):
     # What a container prints to its standard output may be lost with it. busybox's own complaint
     # shows that the program ran.
     script = "busybox mount -t proc proc /proc"
-    for process in ("agent", "exporter"):
+    for process in ("agent", "agent-links", "exporter"):
         profile = str(SOURCE / f"configs/seccomp/{process}.json")
         options = ("--rm", "--privileged", "--seccomp", "--seccomp-profile", profile, *NATIVE)
         refusal = r"exit 1\nmount: permission denied \(are you root\?\)"
@@ -124,5 +126,6 @@ def test_containerd_and_runc_take_the_profiles(machine: Machine, probe: bytes):
 
 DAMAGE = {
     "nftables": ("nft", "flush", "table", "inet", "netmgr"),
+    "links": ("tc", "qdisc", "del", "dev", "eth0", "clsact"),
     "iptables-legacy": ("iptables-legacy", "-t", "mangle", "-F", "FORWARD"),
 }

@@ -60,6 +60,9 @@ class UnitNode(NetmgrNode):
         machine.write(DOCUMENT, yaml.safe_dump(self._document() | SETTINGS))
         machine.run("groupadd", "--system", "netmgr")
         machine.run("mount", "--make-shared", "/run")
+        if self.backend == "links":
+            allowed = "[Service]\nSystemCallFilter=bpf\n"
+            machine.write(f"{UNITS}/netmgr-agent.service.d/links.conf", allowed)
         self.systemd.start()
         printed = machine.run(*NETMGR, "cni", "install", *options)
         self.systemd.control("systemctl", "start", "netmgr-agent", "netmgr-exporter")
@@ -137,6 +140,7 @@ def unit_node(request: pytest.FixtureRequest, machine: Machine, node: Node) -> U
     return made
 
 
+@pytest.mark.parametrize("unit_node", ["nftables", "links", "iptables-legacy"], indirect=True)
 def test_pods_come_talk_are_counted_and_scraped_and_go(
     unit_node: UnitNode, internet: Internet, probe: bytes
 ):

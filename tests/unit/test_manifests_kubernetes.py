@@ -316,18 +316,25 @@ def test_host_network_pods_can_be_seen_with_either_way_of_wiring(overlay: str):
 
 
 @pytest.mark.parametrize(
-    ("overlay", "component"),
-    [("cni", "seccomp"), ("observer", "seccomp"), ("nat-host", "seccomp-nat-host")],
+    ("overlay", "components", "of_agent"),
+    [
+        ("cni", ["seccomp"], "agent"),
+        ("cni", ["seccomp", "seccomp-links"], "agent-links"),
+        ("observer", ["seccomp"], "agent"),
+        ("nat-host", ["seccomp"], "agent"),
+    ],
 )
-def test_each_process_gets_its_own_profile_which_the_kubelet_finds(overlay: str, component: str):
-    made = pods(overlay, component)
+def test_each_process_gets_its_own_profile_which_the_kubelet_finds(
+    overlay: str, components: list[str], of_agent: str
+):
+    made = pods(overlay, *components)
     made.pop("netmgr-controller", None)
     (pod,) = made.values()
     assert (
         volume_of(pod, "seccomp-profiles")["hostPath"]["path"] == "/var/lib/kubelet/seccomp/netmgr"
     )
     assert containers(pod)["seccomp-profiles"]["volumeMounts"][0]["name"] == "seccomp-profiles"
-    for process in ("agent", "exporter"):
+    for process, name in (("agent", of_agent), ("exporter", "exporter")):
         profile = containers(pod)[process]["securityContext"]["seccompProfile"]
-        assert profile == {"type": "Localhost", "localhostProfile": f"netmgr/{process}.json"}
-        assert (KUBERNETES.parent / "seccomp" / f"{process}.json").exists()
+        assert profile == {"type": "Localhost", "localhostProfile": f"netmgr/{name}.json"}
+        assert (KUBERNETES.parent / "seccomp" / f"{name}.json").exists()
