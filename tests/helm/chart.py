@@ -29,9 +29,9 @@ OPTIONS = (
     ("observer", "seccomp", "preflight"),
     ("cni", "bandwidth", "host-ports", "k3s", "controller-on-workers", "quota-events"),
     ("cni", "host-network-pods", "seccomp", "pod-monitor", "preflight"),
-    ("flat", "node-health", "taint-unhealthy", "quota-events", "preflight"),
+    ("flat", "seccomp", "seccomp-links", "node-health", "taint-unhealthy", "quota-events", "preflight"),
     ("cni", "seccomp", "budgets", "preflight"),
-    ("nat-host", "seccomp-nat-host", "pod-monitor"),
+    ("nat-host", "seccomp", "pod-monitor"),
     ("uninstall", "pod-monitor"),
 )
 Object = dict[str, Any]
@@ -220,7 +220,7 @@ def test_the_schema_refuses_what_values_do_not_have(values: Object, named: str, 
     ("values", "why"),
     [
         ({"mode": "observer", "components": ["bandwidth"]}, "bandwidth has nothing to change"),
-        ({"mode": "cni", "components": ["seccomp-nat-host"]}, "seccomp-nat-host has nothing to"),
+        ({"mode": "nat-host", "components": ["seccomp-links"]}, "seccomp-links has nothing to"),
         ({"mode": "observer", "plan": {"document": "a", "lock": "b"}}, "does not have; the modes"),
         ({"mode": "cni", "plan": {"document": "a"}}, "plan.document and plan.lock go together"),
         ({"mode": "uninstall", "node": {"mtu": 1400}}, "leave node and nodeDocument out"),

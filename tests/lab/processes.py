@@ -39,8 +39,9 @@ def end(namespaces: Iterable[Path], grace: float = 5, patience: float = PATIENCE
         # Again and again: a process may start another between the scan and the signal.
         while (found := running_in(pins)) and time.monotonic() < deadline:
             _signal(found, which, pins, deadline)
-    if found := running_in(pins):
-        raise KernelError(f"end process {found[0]} of the lab", details="it outlived SIGKILL")
+        if not found:
+            return
+    raise KernelError(f"end process {found[0]} of the lab", details="it outlived SIGKILL")
 
 
 def stop(

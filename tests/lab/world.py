@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -266,10 +266,16 @@ def remove(name: str) -> None:
     """Remove a lab by its directory alone: its processes, its namespaces, its files."""
     directory = ROOT / name
     pins = _pins(directory)
-    # First: a process inside keeps its namespace alive, also without the pin.
-    processes.end(pins)
-    for pin in pins:
-        named_netns.delete(pin)
+    with ExitStack() as stack:
+        # Open, so that nobody else's namespace gets the identity of one of these meanwhile.
+        numbers = [stack.enter_context(pin.open("rb")).fileno() for pin in pins]
+        namespaces = [Path(f"/proc/self/fd/{number}") for number in numbers]
+        # First: a process inside keeps its namespace alive, also without the pin.
+        processes.end(namespaces)
+        for pin in pins:
+            named_netns.delete(pin)
+        # What the builder started just before it was interrupted has entered by now, or never will.
+        processes.end(namespaces)
     shutil.rmtree(directory)
     with suppress(OSError):
         ROOT.rmdir()

@@ -36,7 +36,7 @@ that values add, and `image` is the image's name and tag.
   {{- $operations := $state.files.Get (printf "%s/%s" $folder .path) | fromYamlArray -}}
   {{- $found := false -}}
   {{- range $state.objects -}}
-    {{- if and (eq .kind $patch.target.kind) (eq .metadata.name $patch.target.name) -}}
+    {{- if and (eq .kind $patch.target.kind) (regexMatch (printf "^(%s)$" $patch.target.name) .metadata.name) -}}
       {{- $found = true -}}
       {{- include "netmgr.patch" (dict "object" . "operations" $operations "folder" $folder) -}}
     {{- end -}}
