@@ -411,3 +411,11 @@ def index_of(ifname: str) -> int:
         return socket.if_nametoindex(ifname)
     except OSError:
         return 0
+
+
+def name_of(link: int) -> str:
+    """Name of a link in the thread's namespace; its number if there is none any more."""
+    try:
+        return socket.if_indextoname(link)
+    except OSError:
+        return str(link)

@@ -38,6 +38,13 @@ class FilterPlace(NamedTuple):
     link: int
     parent: int
 
+    def __str__(self) -> str:
+        """As tc(8) is told it."""
+        if self.link == _IN_BLOCK:
+            return f"block {self.parent}"
+        way = "ingress" if self.parent == _INGRESS else "egress"
+        return f"dev {netlink.name_of(self.link)} {way}"
+
     @classmethod
     def entering(cls, link: int) -> FilterPlace:
         return cls(link, _INGRESS)
@@ -56,7 +63,7 @@ def add_clsact(link: int, blocks: Blocks = NO_BLOCKS) -> Operation:
     body = _TCMSG.pack(0, link, _CLSACT_HANDLE, _CLSACT, 0)
     shared = {kind: number or None for kind, number in zip(_BLOCKS, blocks, strict=True)}
     body += netlink.encoded({_KIND: "clsact", **shared})
-    return Operation(f"qdisc add dev {link} clsact", _NEW_QDISC, netlink.ADD, body)
+    return Operation(f"qdisc add dev {netlink.name_of(link)} clsact", _NEW_QDISC, netlink.ADD, body)
 
 
 def put_filter(place: FilterPlace, descriptor: int, name: str) -> Operation:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from netmgr.kernel import netns
-from netmgr.model import PROTECTED, Counter, Sample, Traffic
+from netmgr.model import LINK_PREFIX, PROTECTED, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
-from tests.contracts.conftest import put_right, settled
+from tests.contracts.conftest import AND_AT_LINKS, REAL, put_right
 from tests.contracts.routed import FAMILIES
 from tests.contracts.star import HEADERS, HOSTS, MACHINE, PORT, Star, star
 from tests.fakes.sites import document
@@ -36,12 +36,18 @@ internal.
 ONE = document("node", accounting={"rule_owner": "openai", "classes": [HUB]})
 MANY = document("node", accounting={"rule_owner": "openai", "classes": CLASSES})
 NONE = document("node")
-PODS = [Address.parse(address) for host in ("own", "neighbour") for address in HOSTS[host].values()]
+POD_HOSTS = ("own", "neighbour")
+PODS = [Address.parse(address) for host in POD_HOSTS for address in HOSTS[host].values()]
 DOCUMENTS = {"one": ONE, "many": MANY, "observed": MANY.model_copy(update={"cni": False})}
 
 
 def rules_of(kernel, node) -> Rules:
-    return settled(kernel.backend, Policy.of(node), PODS)
+    rules = Rules(kernel.backend, Policy.of(node))
+    for host in POD_HOSTS if kernel.backend.name == "links" else ():
+        addresses = [Address.parse(address) for address in HOSTS[host].values()]
+        rules.know(addresses, "research", f"{LINK_PREFIX}-{host}")
+    rules.apply(rules.plan(PODS))
+    return rules
 
 
 @pytest.fixture(params=DOCUMENTS)
@@ -131,7 +137,7 @@ def test_a_chain_that_sorting_leads_to_is_put_right_when_it_was_altered(
 def world(real_kernel, namespaces, program) -> Iterator[Star]:
     """The two hosts of the own spoke are pods: their links have such names."""
     del real_kernel
-    with star(namespaces, program, pods=("own", "neighbour")) as made:
+    with star(namespaces, program, pods=POD_HOSTS) as made:
         with netns.entered(made.hosts["internet"]):
             for address in STORAGE.values():
                 program(f"ip address add {address} dev eth0{' nodad' * (':' in address)}")
@@ -151,7 +157,18 @@ def counted(rules: Rules) -> dict[tuple[str, str], tuple[int, int]]:
 
 @pytest.mark.root
 @FAMILIES
-@pytest.mark.parametrize("kind", ["many", "observed"])
+@pytest.mark.parametrize(
+    ("real_kernel", "kind"),
+    [
+        *(
+            pytest.param(*way.values, kind, marks=way.marks)
+            for way in REAL
+            for kind in ("many", "observed")
+        ),
+        ("links", "many"),
+    ],
+    indirect=["real_kernel"],
+)
 def test_every_byte_is_counted_in_one_class(world, real_kernel, family, kind):
     rules = rules_of(real_kernel, DOCUMENTS[kind])
     own, neighbour, researcher, internet, foreign = (
@@ -194,6 +211,7 @@ def test_every_byte_is_counted_in_one_class(world, real_kernel, family, kind):
 
 @pytest.mark.root
 @FAMILIES
+@pytest.mark.parametrize("real_kernel", AND_AT_LINKS, indirect=True)
 def test_one_class_leaves_the_rest_to_internal(world, real_kernel, family):
     rules = rules_of(real_kernel, ONE)
     own, neighbour, researcher = (

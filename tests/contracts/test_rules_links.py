@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from contextlib import closing
@@ -10,12 +9,14 @@ from dataclasses import replace
 
 import pytest
 
+from netmgr.agent.health import doctor
 from netmgr.errors import KernelError
 from netmgr.kernel import bpf, netns, traffic_filters
 from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.kernel.traffic_filters import FilterPlace
 from netmgr.model import PROTECTED, Sample, Traffic
 from netmgr.prefixes import Address, Family
+from netmgr.rules.classifier import Classifier
 from netmgr.rules.link_filters import LinkFilters
 from netmgr.rules.link_programs import CLUSTER, MOST_UPLINKS, ONLY_KEY, UPLINKS, UPLINKS_MAP
 from netmgr.rules.link_programs import INTERNET as INTERNET_CLASS
@@ -33,7 +34,7 @@ from tests.contracts.routed import (
     of_pod,
     routed,
 )
-from tests.contracts.star import HEADERS, MACS, PORT, wait_until_up
+from tests.contracts.star import HEADERS, PORT
 from tests.contracts.wide import (
     ABOVE_UPLINK,
     ETHERNET,
@@ -41,8 +42,13 @@ from tests.contracts.wide import (
     put_above,
     widen,
 )
+from tests.fakes.sites import document
 
 SURROUNDINGS = routed
+GO_ON, ACCEPT = -1, 0
+EVERY_PACKET, IPV4 = socket.htons(3), socket.htons(0x0800)
+AS_OURS, BEHIND_OURS, OF_IPV4 = 1 << 16 | EVERY_PACKET, 2 << 16 | EVERY_PACKET, 1 << 16 | IPV4
+"""Priority of a filter, and which packets it is for."""
 pytestmark = [pytest.mark.root, pytest.mark.parametrize("real_kernel", ["links"], indirect=True)]
 
 
@@ -76,30 +82,70 @@ def test_what_is_removed_leaves_no_filter_and_no_qdisc(world, real_kernel, polic
     assert "netmgr" not in program("nft list ruleset")
 
 
+def put_anothers(monkeypatch, verdict: int, order: int = AS_OURS) -> None:
+    """Have somebody else's program decide on what leaves by the uplink."""
+    foreign = bpf.load("foreign", f"r0 = {verdict}; exit", ())
+    place = FilterPlace.leaving(index_of("uplink"))
+    with Netlink() as channel, monkeypatch.context() as patch:
+        patch.setattr(traffic_filters, "_HANDLE", 7)
+        patch.setattr(traffic_filters, "_INFO", order)
+        channel.transact([traffic_filters.put_filter(place, foreign.descriptor, "foreign")])
+    os.close(foreign.descriptor)
+
+
 def test_anothers_filters_and_their_clsact_stay(world, real_kernel, policy, program, monkeypatch):
     del world
     rules = guarded(real_kernel.backend, policy, knows_links=True)
-    foreign = bpf.load("foreign", "r0 = -1; exit", ())
+    put_anothers(monkeypatch, GO_ON)
+    rules.remove()
     with Netlink() as channel:
-        place = FilterPlace.leaving(index_of("uplink"))
-        with monkeypatch.context() as patch:
-            patch.setattr(traffic_filters, "_HANDLE", 7)
-            channel.transact([traffic_filters.put_filter(place, foreign.descriptor, "foreign")])
-        rules.remove()
         traffic_filters.remove_unused(channel)
     shown = program("tc filter show dev uplink egress")
     assert "foreign" in shown
     assert "netmgr" not in shown
 
 
-def test_a_link_with_anothers_ingress_is_refused_and_the_others_count(
-    world, real_kernel, policy, program
+@pytest.mark.parametrize(
+    ("order", "was_there"),
+    [(AS_OURS, False), (AS_OURS, True), (BEHIND_OURS, True)],
+    ids=["newer", "older", "behind"],
+)
+def test_anothers_filter_hides_what_it_accepts_only_where_it_runs_before_ours(
+    world, real_kernel, policy, program, monkeypatch, order, was_there
 ):
+    """Of one priority the newest filter runs first; `netmgr doctor` names it."""
+    program("tc qdisc add dev uplink clsact")
+    if was_there:
+        put_anothers(monkeypatch, ACCEPT, order)
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    if not was_there:
+        put_anothers(monkeypatch, ACCEPT, order)
+    family = Family.V4
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, INTERNET[family], PORT)
+    assert world.reaches(pod, host, INTERNET[family])
+    node = document(accounting={"rule_owner": "openai", "at": "links"})
+    warning = (
+        "a filter comes before netmgr's, which counts only what it lets pass: dev uplink egress"
+    )
+    found = [finding.message for finding in doctor.CHECKS["order"](node)]
+    assert found == ([] if was_there else [warning])
+    assert bool(counts(rules)) is was_there
+
+
+@pytest.mark.parametrize("qdisc", ["ingress", "clsact"])
+def test_a_link_whose_place_another_program_has_is_refused_and_the_others_count(
+    world, real_kernel, policy, program, monkeypatch, qdisc
+):
+    """By an `ingress`, or a filter of other packets at the first priority of a clsact."""
     del world
-    program("tc qdisc add dev uplink ingress")
-    with pytest.raises(KernelError, match=r"qdisc add dev .* clsact"):
+    program(f"tc qdisc add dev uplink {qdisc}")
+    if qdisc == "clsact":
+        put_anothers(monkeypatch, GO_ON, OF_IPV4)
+    with pytest.raises(KernelError, match="dev uplink"):
         guarded(real_kernel.backend, policy, knows_links=True)
-    assert "netmgr" not in program("tc filter show dev uplink ingress")
+    assert "netmgr" not in program("tc filter show dev uplink egress")
+    assert "netmgr arriving" in program(f"tc filter show dev {LINK} egress")
 
 
 def test_a_refused_link_keeps_nothing_else_from_being_put_right(
@@ -207,29 +253,6 @@ def test_what_a_pod_writes_beside_its_packets_makes_them_nobodys_internet(
     assert not counts(rules)
 
 
-def test_what_comes_by_a_link_that_leads_nowhere_outside_is_its_sources(
-    world, real_kernel, policy, program
-):
-    """As where answers take another way than what they answer."""
-    program("ip link add other type veth peer name other-far")
-    program(f"ip link set other-far netns /proc/{os.getpid()}/fd/{world.host}")
-    program(f"ip link set other up address {MACS[0]}")
-    program("ip route add 10.99.0.0/24 dev other")
-    family, source = Family.V4, "192.0.2.9"
-    with netns.entered(world.host):
-        program("ip link set other-far up")
-        program(f"ip addr add {source}/32 dev lo")
-        program(f"ip route add {PODS[family]} dev other-far")
-        program(f"ip neigh add {PODS[family]} lladdr {MACS[0]} dev other-far")
-    wait_until_up("other")
-    rules = guarded(real_kernel.backend, policy, knows_links=True)
-    host = world.socket(world.host, family, source, PORT + 1)
-    pod = world.socket(world.pod, family, PODS[family], PORT)
-    assert world.reaches(host, pod, PODS[family]) == source
-    arrived = of_pod(family, Traffic.INTERNET_IN)
-    assert counts(rules)[arrived] == (100 + HEADERS[family], 1)
-
-
 def test_no_link_that_is_gone_is_asked_for_by_its_name(
     world, real_kernel, policy, program, monkeypatch
 ):
@@ -263,11 +286,16 @@ def test_a_class_comes_and_goes_and_the_internet_goes_on(world, real_kernel, pol
     family = Family.V4
     pod = world.socket(world.pod, family, PODS[family], PORT)
     host = world.socket(world.host, family, INTERNET[family], PORT)
-    assert world.reaches(pod, host, INTERNET[family])
-    before = counts(rules)
-    rules.change_policy(replace(policy, masquerade=False))
-    put_right(rules, POD_ADDRESSES)
-    assert counts(rules) == before
+    storage = Classifier((("storage", (Address.parse(INTERNET[family]).prefix,)),))
+    packets = []
+    for classifier in (None, storage, None):
+        rules.change_policy(replace(policy, classifier=classifier))
+        put_right(rules, POD_ADDRESSES)
+        assert world.reaches(pod, host, INTERNET[family])
+        shown = counts(rules)
+        ways = (Traffic.INTERNET_OUT, Traffic("storage-out"))
+        packets.append([shown.get(of_pod(family, way), (0, 0))[1] for way in ways])
+    assert packets == [[1, 0], [1, 1], [2, 0]]
 
 
 def test_what_was_kept_away_is_read_before_protection_ends(world, real_kernel, policy):
@@ -370,37 +398,6 @@ def test_a_pods_link_that_is_part_of_a_bridge_goes_on_counting(world, real_kerne
     assert not rules.check([])
     put_right(rules, POD_ADDRESSES)
     assert program(f"tc filter show dev {LINK} egress") == filters
-
-
-def test_by_whichever_of_several_uplinks_a_packet_leaves_it_counts(
-    world, real_kernel, policy, program
-):
-    """A route that names several links spreads connections over them."""
-    other, address, family = "other", "192.0.2.9", Family.V4
-    program(f"ip link add {other} address {MACS[0]} type veth peer name far address {MACS[1]}")
-    program(f"ip link set far name {other} netns /proc/{os.getpid()}/fd/{world.host}")
-    program(f"ip link set {other} up")
-    with netns.entered(world.host):
-        program(f"ip link set {other} up")
-        program(f"ip addr add {address}/32 dev lo")
-    for link in ("uplink", other):
-        program(f"ip neigh add {address} lladdr {MACS[1]} dev {link}")
-    program("sysctl -qw net.ipv4.fib_multipath_hash_policy=1")
-    program(f"ip route add 192.0.2.0/24 nexthop dev uplink nexthop dev {other}")
-    rules = guarded(real_kernel.backend, policy, knows_links=True)
-    host = world.socket(world.host, family, address, PORT)
-    for number in range(32):
-        pod = world.socket(world.pod, family, PODS[family], PORT + 1 + number)
-        assert world.reaches(pod, host, address)
-    left = {link: sent(program, link) for link in ("uplink", other)}
-    assert all(left.values()), left
-    out = of_pod(family, Traffic.INTERNET_OUT)
-    assert counts(rules)[out] == (32 * (100 + HEADERS[family]), 32)
-
-
-def sent(program, link: str) -> int:
-    (shown,) = json.loads(program(f"ip -s -j link show {link}"))
-    return int(shown["stats64"]["tx"]["packets"])
 
 
 @pytest.mark.skipif(

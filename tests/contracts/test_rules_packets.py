@@ -5,6 +5,8 @@ and translate.
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -45,7 +47,7 @@ from tests.contracts.routed import (
     refused,
     routed,
 )
-from tests.contracts.star import HEADERS, MACS, PORT, SECONDS_TO_BE_LOST
+from tests.contracts.star import HEADERS, MACS, PORT, SECONDS_TO_BE_LOST, wait_until_up
 from tests.waiting import eventually
 
 SURROUNDINGS = routed
@@ -392,3 +394,57 @@ def test_no_packet_is_lost_to_any_kind_of_write(real_kernel, world, policy, fami
     assert counts(rules)[of_pod(family, Traffic.INTERNET_IN)] == (octets, packets), "in a set"
     in_sum = counter._replace(subject="PODS")
     assert counts(rules)[in_sum] == (octets, packets), "in a chain of ours"
+
+
+def test_what_comes_by_a_link_that_leads_nowhere_outside_is_its_sources(
+    world, real_kernel, policy, program
+):
+    """As where answers take another way than what they answer."""
+    program("ip link add other type veth peer name other-far")
+    program(f"ip link set other-far netns /proc/{os.getpid()}/fd/{world.host}")
+    program(f"ip link set other up address {MACS[0]}")
+    program("ip route add 10.99.0.0/24 dev other")
+    family, source = Family.V4, "192.0.2.9"
+    with netns.entered(world.host):
+        program("ip link set other-far up")
+        program(f"ip addr add {source}/32 dev lo")
+        program(f"ip route add {PODS[family]} dev other-far")
+        program(f"ip neigh add {PODS[family]} lladdr {MACS[0]} dev other-far")
+    wait_until_up("other")
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    host = world.socket(world.host, family, source, PORT + 1)
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    assert world.reaches(host, pod, PODS[family]) == source
+    arrived = of_pod(family, Traffic.INTERNET_IN)
+    assert counts(rules)[arrived] == (100 + HEADERS[family], 1)
+
+
+def test_by_whichever_of_several_uplinks_a_packet_leaves_it_counts(
+    world, real_kernel, policy, program
+):
+    """A route that names several links spreads connections over them."""
+    other, address, family = "other", "192.0.2.9", Family.V4
+    program(f"ip link add {other} address {MACS[0]} type veth peer name far address {MACS[1]}")
+    program(f"ip link set far name {other} netns /proc/{os.getpid()}/fd/{world.host}")
+    program(f"ip link set {other} up")
+    with netns.entered(world.host):
+        program(f"ip link set {other} up")
+        program(f"ip addr add {address}/32 dev lo")
+    for link in ("uplink", other):
+        program(f"ip neigh add {address} lladdr {MACS[1]} dev {link}")
+    program("sysctl -qw net.ipv4.fib_multipath_hash_policy=1")
+    program(f"ip route add 192.0.2.0/24 nexthop dev uplink nexthop dev {other}")
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    host = world.socket(world.host, family, address, PORT)
+    for number in range(32):
+        pod = world.socket(world.pod, family, PODS[family], PORT + 1 + number)
+        assert world.reaches(pod, host, address)
+    left = {link: sent(program, link) for link in ("uplink", other)}
+    assert all(left.values()), left
+    out = of_pod(family, Traffic.INTERNET_OUT)
+    assert counts(rules)[out] == (32 * (100 + HEADERS[family]), 32)
+
+
+def sent(program, link: str) -> int:
+    (shown,) = json.loads(program(f"ip -s -j link show {link}"))
+    return int(shown["stats64"]["tx"]["packets"])

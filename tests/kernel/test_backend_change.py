@@ -22,6 +22,7 @@ from netmgr.rules.choose import FILE_NAME, ONE_TABLE
 from tests.kernel.common import grown
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import HEADERS, OUT, Spender, gaps
+from tests.lab.errors import LabError
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
@@ -49,6 +50,26 @@ def rules(node: LabNode) -> str:
     lines = [line for text in saved for line in text.splitlines() if line.startswith("-A")]
     nft = inside(node.namespace, "nft", "-s", "list", "ruleset")
     return "\n".join([nft, *lines, inside(node.namespace, "ipset", "list", "-n")])
+
+
+def test_the_rules_stay_and_count_while_an_uplink_cannot(
+    node: LabNode, backend: Backend, spender: Spender
+) -> None:
+    """Another program's `ingress` is where the programs of the uplink have to be."""
+    before, known, sent = rules(node), gaps(node), spender.send()
+    node.stop_agent()
+    inside(node.namespace, "tc", "qdisc", "add", "dev", "eth0", "ingress")
+    with pytest.raises(LabError) as failure:
+        change(node, Backend.LINKS)
+    assert "netmgr: qdisc add dev eth0 clsact: File exists" in failure.value.details
+    assert {*before.splitlines()} <= {*rules(node).splitlines()}
+    sent += spender.send()
+    inside(node.namespace, "tc", "qdisc", "del", "dev", "eth0", "ingress")
+    for successor in (Backend.LINKS, backend):
+        node.stop_agent()
+        change(node, successor)
+        sent += spender.send()
+        assert (spender.counted(), gaps(node)) == (sent, known)
 
 
 def test_the_rules_stay_when_the_new_backend_cannot_be_used(

@@ -21,6 +21,7 @@ from netmgr.errors import NetmgrError
 from netmgr.kernel.capabilities import Capability
 from netmgr.rules.choose import FILE_NAME
 from tests.kernel.common import ONLY_NFTABLES
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.lab.nodes import LabNode
 from tests.lab.unprivileged import NOBODY
 from tests.waiting import PATIENCE, eventually
@@ -100,6 +101,7 @@ def process_of(node: LabNode) -> int:
     return process
 
 
+@pytest.mark.parametrize("backend", EVERY_WAY_OF_COUNTING, indirect=True, ids=str)
 def test_an_agent_that_wires_pods_keeps_what_entering_them_takes(node: LabNode, backend: Backend):
     """Every thread: those of requests, too, which are made with the first ones."""
     sandbox = node.add("pod")

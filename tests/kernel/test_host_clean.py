@@ -4,17 +4,24 @@ touched.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
 from netmgr.documents.node import Backend
-from netmgr.rules.choose import FILE_NAME
+from netmgr.errors import Ignoring
+from netmgr.kernel import bpf, traffic_filters
+from netmgr.kernel.bpf import BpfMap, BpfProgram
+from netmgr.kernel.netlink import Netlink
+from netmgr.rules.choose import FACTS, FILE_NAME
 from tests.fakes.kustomize import build
 from tests.kernel.namespaces import inside
 from tests.kernel.usable import wait_until_usable
@@ -22,6 +29,7 @@ from tests.lab import wiring
 from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -38,7 +46,7 @@ FOREIGN = (
 FAMILIES = ("iptables-legacy-save", "ip6tables-legacy-save")
 
 
-@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT], ids=str)
+@pytest.fixture(params=FACTS, ids=str)
 def backend(request: pytest.FixtureRequest) -> Backend:
     return request.param
 
@@ -80,6 +88,7 @@ def everything(node: LabNode) -> dict[str, list[str]]:
         "iptables": [line for line in saved if ours.match(line)],
         "ipset": run(node, "ipset list -n").splitlines(),
         "links": [line.split()[1] for line in run(node, "ip -o link").splitlines()],
+        "qdiscs": run(node, "tc qdisc show").splitlines(),
         "routes": run(node, "ip route show table all").splitlines(),
         "routes6": run(node, "ip -6 route show table all").splitlines(),
     }
@@ -155,14 +164,35 @@ def test_what_others_have_of_another_variant_keeps_nothing_of_ours(world: World)
     assert "iptables-nft, which the agent did not use last, was not looked into: " in said
 
 
-def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
+def counting_at_links(node: LabNode) -> list[Callable[[], BpfProgram | BpfMap]]:
+    """What opens each program that counts there, and each of their maps."""
+    with wiring.inside(node.namespace), Netlink() as channel:
+        places = {*traffic_filters.places(channel)}
+        filters = [traffic_filters.read_filters(channel, place) for place in places]
+    numbers = {number for listed in filters for _, number in listed}
+    programs = list(map(bpf.open_program, numbers))
+    for program in programs:
+        os.close(program.descriptor)
+    maps = {number for program in programs for number in program.maps}
+    openers = ((bpf.open_program, numbers), (bpf.open_map, maps))
+    return [partial(opener, number) for opener, listed in openers for number in listed]
+
+
+def is_there(opener: Callable[[], BpfProgram | BpfMap]) -> bool:
+    with Ignoring(errno.ENOENT):
+        os.close(opener().descriptor)
+        return True
+    return False
+
+
+def test_a_machine_is_left_as_it_was(world: World, backend: Backend, tmp_path: Path):
     (node,) = world.nodes
     for command in FOREIGN:
         run(node, command)
     before = everything(node)
     node.write_document()
     document = yaml.safe_load(node.document.read_text())
-    document["accounting"] = {"rule_owner": "lab-owner"}
+    document["accounting"]["rule_owner"] = "lab-owner"
     node.document.write_text(yaml.safe_dump(document))
     node.install_plugin()
     node.start_until_ready()
@@ -170,6 +200,9 @@ def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
     # As a document with more in it would have made.
     run(node, "nft add table inet netmgr-host-pods")
     assert everything(node) != before
+    at_links = counting_at_links(node)
+    assert all(map(is_there, at_links))
+    assert bool(at_links) is (backend is Backend.LINKS)
 
     running = clean(node)
     assert running.returncode == 1
@@ -183,6 +216,7 @@ def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
     assert refused.returncode == 1
     assert "1 pods still have their network from netmgr (research/pod-1" in refused.stderr
     assert "of a pod was removed" in assert_cleaned(node, before, "--with-pods")
+    eventually(lambda: not any(map(is_there, at_links)))
     assert not (node.directory / "state").exists()
     assert not node.run_dir.exists()
     assert_cleaned(node, before)

@@ -24,6 +24,7 @@ from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.prefixes import Family
 from tests.fakes.kustomize import added
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.kernel.namespaces import inside
 from tests.lab import exchange
 from tests.lab.errors import LabError
@@ -113,6 +114,7 @@ def serves(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
         node.runtime.delete(sandbox)
 
 
+@pytest.mark.parametrize("backend", EVERY_WAY_OF_COUNTING, indirect=True, ids=str)
 def test_the_agent_needs_no_more_than_the_manifest_adds(node: LabNode):
     with confined(node, added("cni", "netmgr")) as process:
         assert serves(node, process), log_of(node)
@@ -130,6 +132,7 @@ def test_the_agent_starts_where_sysctls_are_read_only_once_forwarding_is_on(node
     [
         *product([Backend.NFTABLES], ("net_admin", "sys_admin", "net_raw", "chown")),
         *product([Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT], ["net_raw"]),
+        *product([Backend.LINKS], ("net_admin", "sys_admin")),
     ],
     indirect=["backend"],
     ids=str,

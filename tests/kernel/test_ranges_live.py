@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from netmgr.documents.node import Backend
 from netmgr.prefixes import Family, Prefix
 from netmgr.ranges.assigned import AssignedRanges
 from netmgr.ranges.gcp import LEAST_WATCH
+from netmgr.rules.choose import ONE_TABLE
 from tests import waiting
 from tests.fakes.metadata import (
     AWS_SECOND,
@@ -22,6 +24,7 @@ from tests.fakes.metadata import (
     http,
 )
 from tests.kernel.common import ONLY_NFTABLES, netmgr
+from tests.kernel.conftest import LEGACY
 from tests.kernel.namespaces import inside
 from tests.lab.errors import LabError
 from tests.lab.exchange import datagrams
@@ -74,6 +77,7 @@ def on_clouds(*servers: Any) -> pytest.MarkDecorator:
 SLOWLY = [pytest.param(server, marks=pytest.mark.slow) for server in (AwsServer, GoogleServer)]
 ON_EVERY_CLOUD = on_clouds(MetadataServer, *SLOWLY)
 ON_AWS, ON_GOOGLE = on_clouds(AwsServer), on_clouds(GoogleServer)
+AT_LINKS = pytest.param(Backend.LINKS, marks=pytest.mark.slow)
 
 
 def write(node: LabNode, **keys: Any) -> None:
@@ -118,7 +122,7 @@ def sent(node: LabNode, pod: str) -> int:
 
 
 def has_rule_for(node: LabNode, text: str) -> bool:
-    nft = node.snapshot()["backend"] == "nftables"
+    nft = node.snapshot()["backend"] in ONE_TABLE
     command = ["nft", "list", "table", "inet", "netmgr"] if nft else ["ipset", "list"]
     return text in inside(node.namespace, *command).replace(",", " ").split()
 
@@ -139,6 +143,7 @@ def refuses_for_want_of_ranges(node: LabNode) -> bool:
     return NO_RANGE in node.runtime.status()
 
 
+@pytest.mark.parametrize("backend", [Backend.NFTABLES, AT_LINKS, LEGACY], indirect=True, ids=str)
 @ON_EVERY_CLOUD
 def test_the_pool_grows_and_shrinks_while_pods_live(
     world: World, node: LabNode, cloud: MetadataServer

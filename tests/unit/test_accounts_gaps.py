@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -414,4 +415,35 @@ def test_a_change_of_backend_costs_no_byte_and_is_no_gap(tmp_path: Path) -> None
     node.accounts.reconcile()
     assert counts(node.ledger.totals()) == {"removed": 1}
     assert gap_seconds(node.ledger, "removed") == pytest.approx(10)
+    node.ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("backend", "step"), [(Backend.IPTABLES_LEGACY, "apply"), (Backend.NFTABLES, "remove")]
+)
+def test_a_change_of_backend_that_is_refused_halfway_costs_no_byte_and_is_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Backend, step: str
+) -> None:
+    node = TwoKernels(tmp_path)
+    node.start(Backend.NFTABLES)
+    node.send(1000)
+    node.accounts.close()
+    apply = node.kernels[backend].apply
+
+    def refuse(*operations: Any) -> None:
+        if step == "apply":
+            apply(*operations)
+        raise KernelError(step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.kernels[backend], step, refuse)
+        with pytest.raises(KernelError):
+            node.start(Backend.IPTABLES_LEGACY)
+    node.send(30)
+    node.accounts.close()
+    node.send(4)
+    node.start(Backend.IPTABLES_LEGACY)
+    totals = node.ledger.totals()
+    assert [one["bytes"] for one in totals.pods if one["traffic"] == OUT] == [1034]
+    assert counts(totals) == {}
     node.ledger.close()

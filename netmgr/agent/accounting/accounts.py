@@ -174,7 +174,7 @@ class Accounts:
         """Post every counter's reading, the last one of `closing`."""
         # Before the reading, which takes time: a gap must not begin too late.
         taken_at = self._ledger.moment()
-        samples = self._changeover.read() if self._changeover else self._rules.read()
+        samples = self._samples()
         known = self._ledger.counters()
         # A new ledger does not have all of the node's own counters.
         of_node = [sample.counter for sample in samples if not sample.counter.is_pod]
@@ -186,6 +186,10 @@ class Accounts:
             if self._changeover.former:
                 # The successor does not have these yet, which is no loss either.
                 self._announced.update(sample.counter for sample in samples)
+
+    def _samples(self) -> list[Sample]:
+        """Every counter that the ledger reads: the former backend's until `start` has succeeded."""
+        return self._changeover.read() if self._changeover else self._rules.read()
 
     def count_host_pods(self, host_pods: CgroupReadings) -> None:
         """Count these as well; called before `start`."""
@@ -236,7 +240,7 @@ class Accounts:
                 # In one posting with the node's hooks, since the ledger audits what is read
                 # together.
                 host_pods = self._host_pods.samples() if self._host_pods else ()
-                self._ledger.post([*self._rules.read(), *host_pods], taken_at)
+                self._ledger.post([*self._samples(), *host_pods], taken_at)
                 self._read_at = now
 
     def reconcile(self) -> list[str]:

@@ -111,10 +111,11 @@ class Changeover:
                 len(both.moved),
                 seconds,
             )
+            self.former, self.leftovers = None, self.rules
         for rules in self.rules:
             rules.remove()
         self.successor.share_table(shared=False)
-        self.former, self.leftovers = None, []
+        self.leftovers = []
         self._remember()
 
     def _read_both(self, former: Rules) -> Both:
