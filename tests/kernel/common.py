@@ -227,6 +227,10 @@ def counted(node: LabNode, pod: str) -> dict[str, int]:
     return {row["traffic"]: row["bytes"] for row in node.snapshot()["pods"] if row["pod"] == pod}
 
 
+def totals(node: LabNode, pod: Sandbox) -> dict[str, int]:
+    return counted(node, pod.pod.name)
+
+
 def origins(node: LabNode) -> dict[tuple[str, str], int]:
     """Bytes by whose they are and traffic; the first reading of two settles what is shown."""
     node.snapshot()
