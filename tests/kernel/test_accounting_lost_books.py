@@ -109,7 +109,7 @@ def changed(before: Gaps, after: Gaps) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("backend", "harm"),
     [
-        (Backend.LINKS, remove),
+        pytest.param(Backend.LINKS, remove, marks=pytest.mark.slow),
         (Backend.NFTABLES, remove),
         (Backend.NFTABLES, cut_to_nothing),
         (Backend.NFTABLES, write_into_the_middle),

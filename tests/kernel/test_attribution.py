@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from netmgr.prefixes import Address, Family
-from tests.kernel import forging
+from tests.kernel import connection_table, forging
 from tests.kernel.common import talk, totals
 from tests.kernel.conftest import EVERY_WAY_OF_COUNTING, one_of
 from tests.kernel.namespaces import inside
@@ -163,6 +163,39 @@ def test_whoever_speaks_first_once_a_connection_was_forgotten_is_counted(
             speak()
         node.start_until_ready()
     assert totals(node, served) == {IN: 3 * 1000, OUT: 2 * 500}
+
+
+@pytest.mark.slow
+def test_a_full_connection_table_refuses_the_new_and_what_is_known_counts_on(
+    world: World, node: LabNode, pod: Sandbox
+) -> None:
+    with (
+        open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as near,
+        open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as refused,
+        open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as far,
+    ):
+        far.bind((str(INTERNET[Family.V4]), 0))
+        near.connect(far.getsockname())
+
+        def converse() -> None:
+            near.send(bytes(472))
+            request, peer = far.recvfrom(2000)
+            far.sendto(bytes(972), peer)
+            assert (len(request), len(near.recv(2000))) == (472, 972)
+
+        converse()
+        inside(
+            node.namespace,
+            *["conntrack", "-U", "-p", "udp", "-u", "ASSURED", "-s"],
+            str(pod.address(Family.V4)),
+        )
+        connection_table.fill(node.namespace, connection_table.LASTING)
+        try:
+            refused.sendto(bytes(100), far.getsockname())
+            converse()
+            assert totals(node, pod) == {IN: 2 * 1000, OUT: 2 * 500}
+        finally:
+            inside(node.namespace, "conntrack", "-F")
 
 
 def test_a_pod_that_asks_itself_through_a_public_address_has_no_internet(
