@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import fcntl
-import socket
-import struct
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from netmgr.documents.node import Backend
-from netmgr.kernel.netlink import (
-    NETLINK_NETFILTER,
-    NFGENMSG,
-    NLM_F_ACK,
-    NLM_F_CREATE,
-    NLM_F_EXCL,
-    Netlink,
-    Operation,
-    attribute,
-    nested,
-)
 from netmgr.prefixes import Family
 from tests import legacy_lock
 from tests.chaos.node import Chaos
+from tests.kernel.connection_table import fill
 from tests.kernel.namespaces import inside
-from tests.lab import wiring
-
-_NEW = 1 << 8
-_ORIGINAL, _REPLY, _TIMEOUT = 1, 2, 7
-_IP, _PROTOCOL = 1, 2
-_NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
-_BIG_ENDIAN = 0x4000
-_BATCH = 100
-_SECONDS = 60
-_MOST = Path("/proc/sys/net/netfilter/nf_conntrack_max")
-
 
 # --- rules and sets -----------------------------------------------------------------------------
 
@@ -331,50 +306,9 @@ def forget_connections(chaos: Chaos) -> None:
 
 def fill_connections(chaos: Chaos) -> None:
     """The connection table takes no more."""
-    _fill(chaos.node.namespace)
+    fill(chaos.node.namespace)
     chaos.pause(1.0)
     chaos.attempt("conntrack", "-F")
-
-
-def _fill(namespace: Path) -> None:
-    """Make connections until the table is full."""
-    most = int(_MOST.read_text())
-    with wiring.inside(namespace):
-        channel = Netlink(NETLINK_NETFILTER)
-    with channel:
-        batch: list[Operation] = []
-        for operation in _connections(most):
-            batch.append(operation)
-            if len(batch) == _BATCH:
-                # Some are refused at the end, since there are others in the table.
-                channel.attempt(batch)
-                batch.clear()
-
-
-def _connections(count: int) -> Iterator[Operation]:
-    head = NFGENMSG.pack(socket.AF_INET, 0, 0)
-    timeout = attribute(_TIMEOUT | _BIG_ENDIAN, struct.pack(">I", _SECONDS))
-    for number in range(count):
-        here = struct.pack(">I", 0xC6336400 + (number >> 15))  # 198.51.100.0 and on
-        there = b"\xc0\x00\x02\x01"
-        port = 1024 + (number & 0x7FFF)
-        body = head + _tuple(_ORIGINAL, here, there, port, 53)
-        body += _tuple(_REPLY, there, here, 53, port) + timeout
-        flags = NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK
-        yield Operation("connection", _NEW, flags, body)
-
-
-def _tuple(kind: int, source: bytes, destination: bytes, port: int, to_port: int) -> bytes:
-    return nested(
-        kind,
-        nested(_IP, attribute(1, source), attribute(2, destination)),
-        nested(
-            _PROTOCOL,
-            attribute(_NUMBER, bytes([socket.IPPROTO_UDP])),
-            attribute(_SOURCE_PORT, struct.pack(">H", port)),
-            attribute(_DESTINATION_PORT, struct.pack(">H", to_port)),
-        ),
-    )
 
 
 # --- other programs -----------------------------------------------------------------------------

@@ -43,10 +43,6 @@ ROLES: dict[str, dict[str, object]] = {
     },
 }
 """Keys of node.yaml, without ranges, for agents that run no pods."""
-ONLY_RULES = pytest.mark.parametrize(
-    "backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str
-)
-"""Where rules count, in sets that other programs reach."""
 ONLY_NFTABLES = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
 
 KERNEL_STATE = (
@@ -76,6 +72,14 @@ def flushing(backend: Backend) -> list[list[str]]:
         for table in ("raw", "mangle", "nat")
     ]
     return [[*table, what] for table in tables for what in ("-F", "-X")] + [["ipset", "destroy"]]
+
+
+def flushing_all(backend: Backend) -> list[list[str]]:
+    """As `flushing`; at links what counts at pods as well, and with the last program its maps."""
+    listed = "tc qdisc show | awk '$2 == \"clsact\" { print $5 }'"
+    ends = f"for link in $({listed}); do tc qdisc del dev $link clsact; done"
+    commands = flushing(backend)
+    return [*commands[:1], ["sh", "-ec", ends]] if backend is Backend.LINKS else commands
 
 
 @contextmanager
@@ -225,6 +229,10 @@ def repaired_of(snapshot: Mapping[str, Any], reason: str) -> int:
 def counted(node: LabNode, pod: str) -> dict[str, int]:
     """Bytes that a pod was counted for, by traffic."""
     return {row["traffic"]: row["bytes"] for row in node.snapshot()["pods"] if row["pod"] == pod}
+
+
+def totals(node: LabNode, pod: Sandbox) -> dict[str, int]:
+    return counted(node, pod.pod.name)
 
 
 def origins(node: LabNode) -> dict[tuple[str, str], int]:

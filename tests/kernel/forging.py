@@ -12,8 +12,12 @@ from enum import StrEnum
 
 from netmgr import programs
 from netmgr.dataplane.desired import HOST_MAC
+from netmgr.kernel import bpf, netlink, traffic_filters
+from netmgr.kernel.netlink import Netlink
+from netmgr.kernel.traffic_filters import FilterPlace
 from netmgr.prefixes import Address, Family
 from tests.kernel.namespaces import inside
+from tests.lab import wiring
 from tests.lab.runtime import INTERFACE, Sandbox
 
 ALL_NODES, ALL_ROUTERS = Address.parse("ff02::1"), Address.parse("ff02::2")
@@ -65,6 +69,29 @@ link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 link.bind((sys.argv[1], 0))
 for line in sys.stdin:
     link.send(bytes.fromhex(line))
+"""
+
+
+def claim_internet(sandbox: Sandbox) -> None:
+    """Have all that a pod sends say that it came from the internet."""
+    program = bpf.load("forgery", _CLAIM, ())
+    with wiring.inside(sandbox.netns), Netlink() as channel:
+        index = netlink.index_of(INTERFACE)
+        channel.transact(
+            [
+                traffic_filters.add_clsact(index),
+                traffic_filters.put_filter(
+                    FilterPlace.leaving(index), program.descriptor, "forgery"
+                ),
+            ]
+        )
+
+
+_CLAIM = """
+    r2 = 1
+    *(u32 *)(r1 + 44) = r2
+    r0 = -1
+    exit
 """
 
 

@@ -16,7 +16,15 @@ from netmgr.model import Traffic
 from netmgr.prefixes import Family
 from netmgr.rules import link_programs
 from netmgr.rules.link_filters import LinkFilters
-from netmgr.rules.link_programs import ELEMENT, ELEMENT_KEY, PODS_MAP, mapped, row_of
+from netmgr.rules.link_programs import (
+    ELEMENT,
+    ELEMENT_KEY,
+    ONLY_KEY,
+    PODS_MAP,
+    SUMS_MAP,
+    mapped,
+    row_of,
+)
 from tests.lab import wiring
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
@@ -79,16 +87,23 @@ def held_at_links(node: LabNode, name: str) -> Iterator[BpfMap]:
         yield filters.maps[name]
 
 
+def counter_at_links(pods: BpfMap, sandbox: Sandbox) -> tuple[bytes, list[bytes]]:
+    """Where what the pod sends is counted, and what it says whose it is."""
+    address = mapped(sandbox.address(Family.V4))
+    outward = link_programs.INTERNET, row_of(Family.V4, Traffic.INTERNET_OUT)
+    for key, element in pods.listed():
+        *_, packed, name = ELEMENT.unpack(element)
+        if (packed, ELEMENT_KEY.unpack(key)[1:]) == (address, outward):
+            return key, [packed, name]
+    raise LookupError(address)
+
+
 def set_counter(spender: Spender, backend: Backend, packets: int = 0, size: int = 0) -> None:
     """Have what counts what the pod sends show something else."""
     if backend is Backend.LINKS:
-        address = spender.sandbox.address(Family.V4)
-        outward = link_programs.INTERNET, row_of(Family.V4, Traffic.INTERNET_OUT)
         with held_at_links(spender.node, PODS_MAP) as pods:
-            for key, element in list(pods.listed()):
-                *_, packed, name = ELEMENT.unpack(element)
-                if (packed, ELEMENT_KEY.unpack(key)[1:]) == (mapped(address), outward):
-                    pods.put(key, ELEMENT.pack(packets, size, 0, 0, packed, name))
+            key, whose = counter_at_links(pods, spender.sandbox)
+            pods.put(key, ELEMENT.pack(packets, size, 0, 0, *whose))
         return
     if backend is Backend.NFTABLES:
         element, shown = f"element inet netmgr pod_out4 {{ {spender.address}", ""
@@ -99,3 +114,13 @@ def set_counter(spender: Spender, backend: Backend, packets: int = 0, size: int 
         words = f"-exist add netmgr-pod-out4 {spender.address} packets {packets} bytes {size}"
         done = run(spender.node, "ipset", *words.split())
     assert done.returncode == 0, done.stderr
+
+
+def zero_sums(node: LabNode, backend: Backend) -> None:
+    if backend is Backend.LINKS:
+        with held_at_links(node, SUMS_MAP) as sums:
+            sums.put(ONLY_KEY, bytes(sums.shape.element))
+    elif backend is Backend.NFTABLES:
+        run(node, "nft", "reset", "counters", "table", "inet", "netmgr")
+    else:
+        run(node, "iptables-legacy", "-t", "mangle", "-Z")

@@ -9,11 +9,12 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.common import ONLY_NFTABLES, ONLY_RULES, Ends, grown, netmgr, origins, talk
+from netmgr.rules.link_programs import PODS_MAP
+from tests.kernel.common import ONLY_NFTABLES, Ends, grown, netmgr, origins, talk
 from tests.kernel.conftest import EVERY_WAY_OF_COUNTING, one_of
 from tests.kernel.guests import guest
 from tests.kernel.namespaces import inside
-from tests.kernel.spending import IN, OUT, gaps
+from tests.kernel.spending import IN, OUT, counter_at_links, gaps, held_at_links, zero_sums
 from tests.lab.exchange import End, datagram_bytes, datagrams, stream
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -100,7 +101,6 @@ def test_traffic_of_a_container_that_is_no_pod_is_unattributed_to_the_byte(
     assert ratio[OUT] < ratio[IN] <= 1
 
 
-@ONLY_RULES
 def test_what_a_lost_counter_missed_is_unattributed_and_a_gap(
     world: World, node: LabNode, pod: Sandbox, backend: Backend
 ) -> None:
@@ -109,7 +109,11 @@ def test_what_a_lost_counter_missed_is_unattributed_and_a_gap(
     forward(node)
     before, gap = exported(node), gaps(node)["removed"]
     address = str(pod.address(Family.V4))
-    if backend is Backend.NFTABLES:
+    if backend is Backend.LINKS:
+        with held_at_links(node, PODS_MAP) as pods:
+            key, _ = counter_at_links(pods, pod)
+            pods.delete(key)
+    elif backend is Backend.NFTABLES:
         inside(node.namespace, "nft", f"delete element inet netmgr pod_out4 {{ {address} }}")
     else:
         inside(node.namespace, "ipset", "del", "netmgr-pod-out4", address)
@@ -124,7 +128,6 @@ def test_what_a_lost_counter_missed_is_unattributed_and_a_gap(
     assert 0 < seconds <= time.monotonic() - began
 
 
-@ONLY_RULES
 def test_a_zeroed_forward_rule_hides_nothing_that_comes_after(
     world: World, node: LabNode, pod: Sandbox, backend: Backend
 ) -> None:
@@ -133,10 +136,7 @@ def test_a_zeroed_forward_rule_hides_nothing_that_comes_after(
         forward(node)
         before = exported(node)
         talk(world, pod, [900])  # counted for the pod, and lost by the rule unread
-        if backend is Backend.NFTABLES:
-            inside(node.namespace, "nft", "reset", "counters", "table", "inet", "netmgr")
-        else:
-            inside(node.namespace, "iptables-legacy", "-t", "mangle", "-Z", "FORWARD")
+        zero_sums(node, backend)
         forward(node)
         send(700)
         forward(node)

@@ -28,6 +28,7 @@ from tests.kernel.common import (
     agent_standing_still,
     counted,
     flushing,
+    flushing_all,
     goes_on,
     grown,
     repairs,
@@ -199,8 +200,14 @@ def passes_forged(spender: Spender) -> bool:
         return far.recv(100) == b"forged"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [rules_alone, rules_off], ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        flushing_all,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (rules_alone, rules_off)),
+    ],
+    ids=lambda fault: fault.__name__,
+)
 def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
     node: LabNode, spender: Spender, backend: Backend, fault: Callable[[Backend], list[list[str]]]
 ) -> None:
@@ -217,6 +224,8 @@ def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
     times, seconds = grown(before, gaps(node)["removed"])
     assert times == 1
     assert 0.1 < seconds <= time.monotonic() - read_at + 1.1
+    kept += spender.send()
+    assert spender.counted() == kept
     calm = gaps(node)
     node.restart_after_kill()
     assert gaps(node) == calm

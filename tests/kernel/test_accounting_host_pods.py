@@ -23,6 +23,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.common import counted, gap_counts, origins
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import IN, OUT, run
 from tests.lab.exchange import End, datagram_bytes, datagrams, open_socket
@@ -175,9 +176,7 @@ def host_pod(world: World, node: LabNode, kubelet: Kubelet) -> HostPod:
     return running
 
 
-@pytest.mark.parametrize(
-    "backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str
-)
+@pytest.mark.parametrize("backend", EVERY_WAY_OF_COUNTING, indirect=True, ids=str)
 def test_a_host_network_pod_is_counted_to_the_byte_and_the_rest_is_the_nodes_own(
     world: World, node: LabNode, host_pod: HostPod
 ) -> None:

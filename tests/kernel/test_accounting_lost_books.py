@@ -14,6 +14,7 @@ import pytest
 from netmgr.agent.core.recovery import boot_id
 from netmgr.agent.main import SystemClock
 from netmgr.dataplane import desired
+from netmgr.documents.node import Backend
 from netmgr.ipam.store import LeaseStore
 from netmgr.ledger.ledger import MARK_FILE, Ledger
 from netmgr.ledger.store import LedgerStore
@@ -105,9 +106,16 @@ def changed(before: Gaps, after: Gaps) -> dict[str, int]:
     }
 
 
-@ONLY_NFTABLES
 @pytest.mark.parametrize(
-    "harm", [remove, cut_to_nothing, write_into_the_middle, replace_by_another_machines]
+    ("backend", "harm"),
+    [
+        pytest.param(Backend.LINKS, remove, marks=pytest.mark.slow),
+        (Backend.NFTABLES, remove),
+        (Backend.NFTABLES, cut_to_nothing),
+        (Backend.NFTABLES, write_into_the_middle),
+        (Backend.NFTABLES, replace_by_another_machines),
+    ],
+    indirect=["backend"],
 )
 def test_books_that_were_lost_begin_at_zero_and_every_loss_is_reported(
     node: LabNode, spender: Spender, new_spender: NewSpender, harm: Callable[[Path], None]

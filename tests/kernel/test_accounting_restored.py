@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.rules.link_programs import ONLY_KEY, PODS_MAP, SUMS_MAP
+from netmgr.rules.link_programs import PODS_MAP
 from tests.kernel.common import agent_standing_still, flushing, repairs
 from tests.kernel.conftest import EVERY_WAY_OF_COUNTING, one_of
-from tests.kernel.spending import OUT, Spender, held_at_links, run, set_counter
+from tests.kernel.spending import OUT, Spender, held_at_links, run, set_counter, zero_sums
 from tests.lab.nodes import LabNode
 from tests.waiting import eventually
 
@@ -87,16 +87,6 @@ def take_away(node: LabNode, backend: Backend) -> None:
         return
     for command in flushing(backend):
         assert run(node, *command).returncode == 0
-
-
-def zero_sums(node: LabNode, backend: Backend) -> None:
-    if backend is Backend.LINKS:
-        with held_at_links(node, SUMS_MAP) as sums:
-            sums.put(ONLY_KEY, bytes(sums.shape.element))
-    elif backend is Backend.NFTABLES:
-        run(node, "nft", "reset", "counters", "table", "inet", "netmgr")
-    else:
-        run(node, "iptables-legacy", "-t", "mangle", "-Z")
 
 
 @pytest.fixture(params=["the agent runs", "it was stopped"])

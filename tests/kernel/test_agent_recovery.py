@@ -18,6 +18,7 @@ from tests.kernel.common import (
     NewPod,
     agent_kept_from_tables,
     flushing,
+    flushing_all,
     gap_counts,
     goes_on,
     kernel_state,
@@ -238,21 +239,28 @@ def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(
     eventually(lambda: 'why="its sandbox is gone"' in log.read_text())
 
 
+@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.LINKS], indirect=True, ids=str)
 def test_a_reboot_ends_the_attachments_and_keeps_the_totals(
-    world: World, node: LabNode, new_pod: NewPod
+    world: World, node: LabNode, new_pod: NewPod, backend: Backend
 ) -> None:
     sandbox = new_pod()
     talk(world, sandbox)
     link, totals = host_link(node, sandbox), node.snapshot()["namespaces"]
+    gaps = gap_counts(node)
     node.stop_agent()
     # What a reboot leaves: the state of another boot, and a kernel that knows of nothing.
-    with sqlite3.connect(node.directory / "state" / "ipam.sqlite") as connection:
-        connection.execute("UPDATE facts SET value = 'the boot before' WHERE name = 'boot_id'")
-    connection.close()
+    for state, facts, key in (("ipam", "facts", "name"), ("ledger", "fact", "key")):
+        with sqlite3.connect(node.directory / "state" / f"{state}.sqlite") as connection:
+            change = f"UPDATE {facts} SET value = 'the boot before' WHERE {key} = 'boot_id'"  # noqa: S608 - our own names
+            connection.execute(change)
+        connection.close()
     inside(node.namespace, "ip", "link", "del", link)
+    for command in flushing_all(backend):
+        inside(node.namespace, *command)
     node.start_until_ready()
     assert sandbox.pod.name not in views(node)
     assert node.snapshot()["namespaces"] == totals
+    assert gap_counts(node) == gaps | {"reboot": 1}
     assert new_pod().addresses != sandbox.addresses
 
 

@@ -10,46 +10,32 @@ from contextlib import contextmanager
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.kernel import bpf, netlink, traffic_filters
 from netmgr.kernel.links import read_carried
-from netmgr.kernel.netlink import Netlink
-from netmgr.kernel.traffic_filters import FilterPlace
-from netmgr.prefixes import Address, Family
-from tests.kernel import forging
-from tests.kernel.common import agent_standing_still, talk
+from netmgr.prefixes import Family
+from tests.kernel import forging, test_attribution
+from tests.kernel.common import agent_standing_still, talk, totals
+from tests.kernel.conftest import one_of
 from tests.kernel.forging import Power
 from tests.kernel.namespaces import host_link, inside
-from tests.kernel.spending import gaps
+from tests.kernel.spending import IN, OUT, gaps
+from tests.kernel.test_attribution import LIMITED
+from tests.kernel.translating import SERVICE, ask_translated, table
 from tests.lab import wiring
-from tests.lab.exchange import End, Frontend, datagrams, open_socket, stream
+from tests.lab.exchange import datagrams, open_socket, stream
 from tests.lab.nodes import LabNode
-from tests.lab.runtime import INTERFACE, Sandbox
-from tests.lab.topology import BESIDE_INTERNET, INTERNET, cluster
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
 _numbers = itertools.count(1)
-IN, OUT = "internet-in", "internet-out"
-LIMITED = "limited"
-SETTINGS = {
-    "accounting": {"min_reading_seconds": 0, "reading_seconds": 60},
-    "limits": [{"pods": f"{LIMITED}/*", IN: "1G", OUT: "1G"}],
-    "reconcile_seconds": 0.5,
-}
+WORLD = test_attribution.WORLD
 SERVICES = {"name": "services", "prefixes": ["10.96.0.0/12"]}
-WORLD = {"nodes": 1, "settings": SETTINGS, "exporters": False}
 
 
-@pytest.fixture(scope="module", params=[Backend.LINKS], ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return request.param
-
-
-def totals(node: LabNode, pod: Sandbox) -> dict[str, int]:
-    rows = node.snapshot()["pods"]
-    return {row["traffic"]: row["bytes"] for row in rows if row["pod"] == pod.pod.name}
+backend = one_of([Backend.LINKS])
 
 
 def of_node(node: LabNode, row: str) -> dict[str, int]:
@@ -63,19 +49,6 @@ def tc(node: LabNode, *words: str) -> str:
 def removals(node: LabNode) -> int:
     """How many gaps of the kind there were."""
     return gaps(node)["removed"][0]
-
-
-def test_what_a_node_says_from_a_public_address_is_no_pods_internet(
-    node: LabNode, served: Sandbox
-) -> None:
-    # First: the node has had no limited pod yet.
-    public = "198.51.100.10"
-    inside(node.namespace, "ip", "address", "add", f"{public}/32", "dev", "lo")
-    try:
-        datagrams(End(node.namespace, Address.parse(public)), served.end(Family.V4), [100], [100])
-    finally:
-        inside(node.namespace, "ip", "address", "del", f"{public}/32", "dev", "lo")
-    assert totals(node, served) == {IN: 0, OUT: 0}
 
 
 def test_a_pods_packets_are_counted_to_the_byte_and_by_no_rule(
@@ -110,16 +83,6 @@ def test_a_stream_each_way_is_what_the_pods_link_carried(
             assert 0 <= row["rest"] < 600
 
 
-@contextmanager
-def table(node: LabNode, text: str) -> Iterator[None]:
-    """Another program's rules."""
-    inside(node.namespace, "nft", f"table ip others {{ {text}\n }}")
-    try:
-        yield
-    finally:
-        inside(node.namespace, "nft", "delete table ip others")
-
-
 def test_what_is_dropped_later_is_not_counted(world: World, node: LabNode, pod: Sandbox) -> None:
     port = 4242
     dropping = f"udp dport {port} drop"
@@ -131,32 +94,6 @@ def test_what_is_dropped_later_is_not_counted(world: World, node: LabNode, pod: 
         assert sum(totals(node, pod).values()) == 0
     sent = talk(world, pod, [100])
     assert totals(node, pod) == {IN: sent, OUT: sent}
-
-
-PORT = 4243
-SERVICE, PUBLIC = Address.parse("10.96.7.7"), Address.parse("198.51.100.9")
-
-
-def ask_translated(
-    node: LabNode, client: End, server: End, asked: Address, source: Address | None = None
-) -> None:
-    """A datagram of 500 bytes to the address that is asked, for which the server answers with 1000.
-
-    What comes for that address goes to the server's on the node, and perhaps from a `source`.
-    """
-    chain = "chain {} {{ type nat hook {} priority {}; {}\n }}\n"
-    dnat = f"ip daddr {asked} udp dport {PORT} dnat to {server.address}"
-    snat = f"ip daddr {server.address} udp dport {PORT} snat to {source}" if source else ""
-    before, after = ("early", "prerouting", "dstnat", dnat), ("late", "postrouting", "90", snat)
-    with table(node, chain.format(*before) + chain.format(*after)):
-        datagrams(client, server, [472], [972], port=PORT, frontend=Frontend(asked, PORT))
-
-
-def test_a_service_with_an_endpoint_in_the_internet_is_counted_as_the_internet(
-    world: World, node: LabNode, served: Sandbox
-) -> None:
-    ask_translated(node, served.end(Family.V4), world.outside(Family.V4), SERVICE)
-    assert totals(node, served) == {IN: 1000, OUT: 500}
 
 
 @pytest.fixture
@@ -184,25 +121,6 @@ def test_what_waits_in_the_limit_of_a_class_is_counted_as_what_it_is(classed: Wo
     assert (sent["internal-in"], sent["internal-out"]) == (128, 128)
 
 
-def test_what_the_internet_asks_through_a_translated_source_is_the_internets(
-    world: World, node: LabNode, served: Sandbox
-) -> None:
-    """As what enters by a NodePort, which the pod has from its node's address."""
-    own = node.node.address(Family.V4)
-    ask_translated(node, world.outside(Family.V4), served.end(Family.V4), own, source=own)
-    assert totals(node, served) == {IN: 500, OUT: 1000}
-
-
-def test_what_a_pod_asks_a_neighbour_through_a_public_address_is_nobodys_internet(
-    node: LabNode, pod: Sandbox, served: Sandbox
-) -> None:
-    """As by a NodePort of a node whose address is public; what the pod forges changes nothing."""
-    forge(pod)
-    ask_translated(node, pod.end(Family.V4), served.end(Family.V4), PUBLIC, source=PUBLIC)
-    for one in (pod, served):
-        assert set(totals(node, one).values()) == {0}
-
-
 def test_fragments_are_counted_as_they_are_on_the_wire(
     world: World, node: LabNode, pod: Sandbox
 ) -> None:
@@ -210,29 +128,6 @@ def test_fragments_are_counted_as_they_are_on_the_wire(
     datagrams(*ends, [4000] * 5, [4000] * 5)
     # Each of three has a header of its own.
     assert totals(node, pod) == {IN: 5 * (4008 + 60), OUT: 5 * (4008 + 60)}
-
-
-FORGERY = """
-    r2 = 1
-    *(u32 *)(r1 + 44) = r2
-    r0 = -1
-    exit
-"""
-
-
-def forge(sandbox: Sandbox) -> None:
-    """Have all that a pod sends say that it came from the internet."""
-    program = bpf.load("forgery", FORGERY, ())
-    with wiring.inside(sandbox.netns), Netlink() as channel:
-        index = netlink.index_of(INTERFACE)
-        channel.transact(
-            [
-                traffic_filters.add_clsact(index),
-                traffic_filters.put_filter(
-                    FilterPlace.leaving(index), program.descriptor, "forgery"
-                ),
-            ]
-        )
 
 
 def exchange(pod: Sandbox, neighbour: Sandbox, number: int) -> None:
@@ -247,14 +142,6 @@ def limited(node: LabNode) -> Iterator[Sandbox]:
     node.runtime.delete(made)
 
 
-@pytest.fixture(params=["research", LIMITED])
-def served(node: LabNode, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """A pod, and one whose packets of the internet wait in IFBs."""
-    made = node.add(f"served-{next(_numbers)}", request.param)
-    yield made
-    node.runtime.delete(made)
-
-
 @pytest.fixture
 def neighbour(node: LabNode) -> Iterator[Sandbox]:
     made = node.add(f"neighbour-{next(_numbers)}")
@@ -265,7 +152,7 @@ def neighbour(node: LabNode) -> Iterator[Sandbox]:
 def test_a_pod_cannot_have_its_neighbour_billed(
     world: World, node: LabNode, pod: Sandbox, neighbour: Sandbox
 ) -> None:
-    forge(pod)
+    forging.claim_internet(pod)
     exchange(pod, neighbour, 100)
     assert set(totals(node, neighbour).values()) == {0}
     sent = talk(world, neighbour, [100])
@@ -280,7 +167,7 @@ def test_what_waits_in_an_ifb_is_counted_and_a_forgery_is_not(
         for ifb in ("netmgr-in", "netmgr-out"):
             assert read_carried()[ifb].sent_packets >= 2 * 20
     assert totals(node, limited) == {IN: sent, OUT: sent}
-    forge(pod)
+    forging.claim_internet(pod)
     exchange(pod, limited, 100)
     assert totals(node, limited) == {IN: sent, OUT: sent}
 
@@ -288,66 +175,11 @@ def test_what_waits_in_an_ifb_is_counted_and_a_forgery_is_not(
 def test_a_limited_pod_pays_what_it_sends_whatever_it_forges(
     world: World, node: LabNode, limited: Sandbox, neighbour: Sandbox
 ) -> None:
-    forge(limited)
+    forging.claim_internet(limited)
     sent = talk(world, limited, [500] * 20)
     assert totals(node, limited) == {IN: sent, OUT: sent}
     exchange(limited, neighbour, 100)
     assert set(totals(node, neighbour).values()) == {0}
-
-
-def test_an_error_from_the_internet_is_counted_as_any_packet(
-    node: LabNode, served: Sandbox
-) -> None:
-    with open_socket(served.netns, Family.V4, socket.SOCK_DGRAM) as near:
-        near.connect((str(INTERNET[Family.V4]), 9))
-        near.send(bytes(100))
-        with pytest.raises(ConnectionRefusedError):
-            near.recv(1)
-    # The error has the whole datagram, behind headers of its own.
-    assert totals(node, served) == {IN: 28 + 128, OUT: 128}
-
-
-def test_what_no_connection_is_tracked_for_is_counted(
-    world: World, node: LabNode, served: Sandbox
-) -> None:
-    address = str(served.address(Family.V4))
-    way = (f"{address}/32", "via", str(BESIDE_INTERNET[Family.V4]))
-    untracked = "chain early { type filter hook prerouting priority raw; notrack; }"
-    inside(world.internet, "ip", "route", "add", *way)
-    try:
-        with table(node, untracked):
-            sent = talk(world, served, [1, 100, 1400], [Family.V4])
-    finally:
-        inside(world.internet, "ip", "route", "del", *way)
-    assert totals(node, served) == {IN: sent, OUT: sent}
-
-
-def test_connections_that_are_forgotten_cost_no_byte(
-    world: World, node: LabNode, served: Sandbox
-) -> None:
-    pod, internet = served.address(Family.V4), INTERNET[Family.V4]
-    with (
-        open_socket(served.netns, Family.V4, socket.SOCK_DGRAM) as near,
-        open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as far,
-    ):
-        near.bind((str(pod), 0))
-        far.bind((str(internet), 4249))
-        for _ in range(5):
-            near.sendto(bytes(472), far.getsockname())
-            _, peer = far.recvfrom(2000)
-            far.sendto(bytes(972), peer)
-            assert near.recvfrom(2000)[1] == far.getsockname()
-            inside(node.namespace, "conntrack", "-F")
-    assert totals(node, served) == {IN: 5 * 1000, OUT: 5 * 500}
-
-
-def test_a_pod_that_asks_itself_through_a_public_address_has_no_internet(
-    node: LabNode, served: Sandbox
-) -> None:
-    """A hairpin: both of its packets are translated, on either side."""
-    own = served.end(Family.V4)
-    ask_translated(node, own, own, PUBLIC, source=PUBLIC)
-    assert set(totals(node, served).values()) == {0}
 
 
 def test_a_tag_that_the_node_takes_off_makes_no_packet_free(
