@@ -5,7 +5,7 @@ ARGS ?=
 # What the rules need of a kernel. Emulation is slow: this takes some ten minutes on each, all tests would take hours.
 VM_TESTS = -m root --timeout 900 tests/kernel/test_conntrack.py tests/contracts/test_rules.py \
 	$(addprefix tests/contracts/test_rules_,packets.py iptables.py nftables.py router.py) \
-	tests/contracts/raw_before_defrag.py tests/runtimes/apparmor_units.py $(wildcard tests/kernel/flowtable_*.py tests/kernel/test_limits*.py) $(addprefix tests/kernel/test_budgets,.py _quotas.py) \
+	$(addprefix tests/contracts/,raw_before_defrag.py uplink_promises.py) tests/runtimes/apparmor_units.py $(wildcard tests/kernel/flowtable_*.py tests/kernel/test_limits*.py) $(addprefix tests/kernel/test_budgets,.py _quotas.py) \
 	$(addprefix tests/kernel/test_,accounting_wire_bytes.py wire_charges.py wire_for_long.py)
 
 .DEFAULT_GOAL := help

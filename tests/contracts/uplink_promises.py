@@ -1,9 +1,11 @@
-"""An uplink that is a VLAN or a tunnel counts once, on a kernel that has them.
+"""An uplink that is a VLAN, a tunnel or a bond counts once, on a kernel that has them.
 
 `tests/kernel/test_flowtable.py` runs this, if need be in a virtual machine.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +13,7 @@ from netmgr.model import Traffic
 from netmgr.prefixes import Family
 from tests.contracts.routed import FAMILIES, INTERNET, PODS, counts, guarded, of_pod, routed
 from tests.contracts.star import HEADERS, PORT, wait_until_up
-from tests.contracts.wide import exchange_is_counted_once, widen
+from tests.contracts.wide import BOND, exchange_is_counted_once, widen
 
 SURROUNDINGS = routed
 pytestmark = [pytest.mark.root, pytest.mark.parametrize("real_kernel", ["links"], indirect=True)]
@@ -50,4 +52,15 @@ def test_a_tunnel_without_ethernet_counts_what_the_pod_exchanges_once(
     rules = guarded(real_kernel.backend, policy, knows_links=True)
     for link in ("uplink", "wide"):
         assert "netmgr leaving" in program(f"tc filter show dev {link} egress")
+    exchange_is_counted_once(world, rules)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_bond_counts_what_the_pod_exchanges_once(world, real_kernel, policy, program, limited):
+    """Its parts do not, also where every link is an uplink."""
+    widen(world, program, BOND)
+    program("ip link add netmgr-in up type ifb")
+    rules = guarded(real_kernel.backend, replace(policy, limited=limited), knows_links=True)
+    assert "netmgr leaving" in program("tc filter show dev wide egress")
+    assert "netmgr" not in program("tc filter show dev part egress")
     exchange_is_counted_once(world, rules)

@@ -20,27 +20,31 @@ ABOVE_UPLINK = {
     "a macvlan": "link add wide link uplink address {mac} type macvlan mode bridge",
 }
 ETHERNET = ("bridge", "vxlan id 7 dstport 4789")
+BOND = "bond miimon 10"
+OF_PARTS = ("bridge", BOND)
 
 
 def widen(world: World, program: Callable[..., str], kind: str) -> None:
-    """Have the node reach the host by the link `wide`: a bridge, or a tunnel over the uplink."""
-    if kind == "bridge":
-        program(f"ip link add wide address {MACS[0]} type bridge")
-        program("ip link add part up type veth peer name far")
+    """Have the node reach the host by the link `wide`: of parts, or a tunnel over the uplink."""
+    if kind in OF_PARTS:
+        program(f"ip link add wide address {MACS[0]} type {kind}")
+        program("ip link add part type veth peer name far")
+        # A bond takes no link that is up.
         program("ip link set part master wide")
+        program("ip link set part up")
         program(f"ip link set far name wide netns /proc/{os.getpid()}/fd/{world.host}")
     for far, (own, other) in enumerate(((NEAR, FAR), (FAR, NEAR))):
         with netns.entered(world.host) if far else nullcontext():
-            if kind != "bridge":
+            if kind not in OF_PARTS:
                 local, remote = CARRIERS[::-1] if far else CARRIERS
                 program(f"ip link add wide type {kind} local {local} remote {remote}")
-            if kind in ETHERNET:
+            if kind in (*ETHERNET, BOND):
                 program(f"ip link set wide address {MACS[far]}")
                 program(f"ip neigh add {other} lladdr {MACS[not far]} dev wide")
             program(f"ip addr add {own}/32 dev wide")
             program("ip link set wide up")
             program(f"ip route add {other}/32 dev wide")
-    if kind in ETHERNET:
+    if kind in (*ETHERNET, BOND):
         wait_until_up("wide")
 
 

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -25,7 +25,7 @@ from tests.lab.errors import LabError
 from tests.lab.exchange import End, open_socket, stream
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import cluster
 from tests.lab.world import World
 from tests.waiting import PATIENCE, eventually
 
@@ -111,10 +111,11 @@ def met_the_rules(node: LabNode) -> int:
 
 @dataclass
 class Connection:
-    """UDP between two pods; both sockets stay open."""
+    """UDP between two sockets, which stay open."""
 
     near: socket.socket
     far: socket.socket
+    exchanged: int = 0
 
     def exchange(self, many: int = MANY, size: int = 100) -> None:
         """Send so many datagrams there, each answered, in lockstep."""
@@ -125,19 +126,25 @@ class Connection:
             assert got == there
             self.far.sendto(back, peer)
             assert self.near.recv(size) == back
+            self.exchanged += 1
+
+
+def connection(
+    client: Sandbox, server: Sandbox, family: Family = Family.V4, port: int = 0
+) -> AbstractContextManager[Connection]:
+    return connected(client, server.end(family), port)
 
 
 @contextmanager
-def connection(
-    client: Sandbox, server: Sandbox, family: Family = Family.V4, port: int = 0
-) -> Iterator[Connection]:
+def connected(client: Sandbox, server: End, port: int = 0) -> Iterator[Connection]:
+    family = server.address.family
     with (
         open_socket(client.netns, family, socket.SOCK_DGRAM) as near,
-        open_socket(server.netns, family, socket.SOCK_DGRAM) as far,
+        open_socket(server.namespace, family, socket.SOCK_DGRAM) as far,
     ):
         for end in (near, far):
             end.settimeout(PATIENCE)
-        far.bind((str(server.address(family)), port))
+        far.bind((str(server.address), port))
         near.connect(far.getsockname()[:2])
         yield Connection(near, far)
 
@@ -183,14 +190,11 @@ def test_the_internet_is_counted_to_the_byte(
     header = (20 if family is Family.V4 else 40) + 8
     with (
         connection(pod, neighbour, family) as inside,
-        open_socket(pod.netns, family, socket.SOCK_DGRAM) as near,
-        open_socket(world.internet, family, socket.SOCK_DGRAM) as far,
+        connected(pod, world.outside(family)) as between,
     ):
-        far.bind((str(INTERNET[family]), 0))
-        near.connect(far.getsockname()[:2])
         inside.exchange()
         before = met_the_rules(node)
-        Connection(near, far).exchange(many, size)
+        between.exchange(many, size)
         met = met_the_rules(node) - before
     at_links = node.snapshot()["backend"] == Backend.LINKS
     assert met <= 4 if at_links else met == 2 * many
@@ -449,11 +453,12 @@ def test_another_programs_flowtable_is_reported(node: LabNode, new_pod: NewPod) 
     eventually(lambda: "ForeignFlowtable" not in node.problems(), "it was not noticed to be gone")
 
 
-@pytest.fixture
-def limited() -> Iterator[World]:
+@pytest.fixture(params=[Backend.NFTABLES, Backend.LINKS], ids=str)
+def limited(request: pytest.FixtureRequest) -> Iterator[World]:
     limits = [{"pods": "*/*", "connections": {"at-once": AT_ONCE, "new-per-second": 1000}}]
     room, name = replace(cluster(pods=4), pods=()), f"flow-limits-{os.getpid()}"
-    with World(room, name=name, settings={"limits": limits}, exporters=False) as made:
+    keys = {"settings": {"limits": limits}, "exporters": False}
+    with World(room, name=name, backend=request.param, **keys) as made:
         yield made
 
 
@@ -463,10 +468,12 @@ def test_a_limit_of_connections_holds_and_those_that_are_there_skip_the_rules(
 ) -> None:
     node = limited.nodes[0]
     nft(node, WATCH)
-    client, server = node.add("client"), limited.nodes[1].add("server")
+    client, server = node.add("client"), limited.nodes[1].add("server").end(family)
+    if node.snapshot()["backend"] == Backend.LINKS:
+        server = limited.outside(family)
     wait_for_links(node)
     with ExitStack() as stack:
-        held = [stack.enter_context(connection(client, server, family)) for _ in range(AT_ONCE + 1)]
+        held = [stack.enter_context(connected(client, server)) for _ in range(AT_ONCE + 1)]
         *allowed, refused = held
         for between in allowed:
             between.exchange()

@@ -19,10 +19,14 @@ from tests.lab.world import World
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-PROMISES = ("tests/kernel/flowtable_promises.py", "tests/contracts/uplink_promises.py")
+PROMISES = (
+    "tests/kernel/flowtable_promises.py",
+    "tests/kernel/flowtable_internet.py",
+    "tests/contracts/uplink_promises.py",
+)
 FIRST = (
     "(4 and (no_rule or to_the_byte or holds)) or another_pod_cannot or comes_later or vlan"
-    " or without_ethernet"
+    " or without_ethernet or again"
 )
 """Those that take the least time; `make vm` runs all."""
 
