@@ -29,8 +29,8 @@ OPTIONS = (
     ("observer", "seccomp", "preflight"),
     ("cni", "bandwidth", "host-ports", "k3s", "controller-on-workers", "quota-events"),
     ("cni", "host-network-pods", "seccomp", "pod-monitor", "preflight"),
-    ("flat", "seccomp", "seccomp-links", "node-health", "taint-unhealthy", "quota-events", "preflight"),
-    ("cni", "seccomp", "budgets", "preflight"),
+    ("flat", "node-health", "taint-unhealthy", "quota-events", "preflight"),
+    ("cni", "seccomp", "seccomp-links", "budgets", "preflight"),
     ("nat-host", "seccomp", "pod-monitor"),
     ("uninstall", "pod-monitor"),
 )
