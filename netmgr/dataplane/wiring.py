@@ -46,7 +46,7 @@ class Dataplane:
         self.refresh_mtu()
 
     def close(self) -> None:
-        """Finish what is being deleted, and close the netlink socket."""
+        """Finish what is being deleted, unless that hangs, and close the netlink socket."""
         self._deletion.close()
         self._netlink.close()
 
