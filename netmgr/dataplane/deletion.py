@@ -12,9 +12,10 @@ from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
 
 # The kernel waits for ever for a link that some part of it does not let go of
-# (netdev_wait_allrefs), and so does the thread that deletes it. Hence both bounds.
+# (netdev_wait_allrefs), and so does the thread that deletes it. Hence the bounds.
 MOST_AT_ONCE = 16
 PATIENCE_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
 # Both ends are out of their namespaces after some 0.6 ms.
 _PAUSE_SECONDS = 0.0002
 
@@ -72,8 +73,12 @@ class Deletion:
         return failure is None
 
     def close(self) -> None:
-        """Wait for the kernel's grace periods."""
-        self._threads.shutdown()
+        """Wait for the kernel's grace periods, `CLOSE_SECONDS` at most."""
+        # The agent's locks are given back after this: a deletion that hangs must not keep them from
+        # a successor. The interpreter joins its thread at its end (concurrent.futures).
+        waiting = threading.Thread(target=self._threads.shutdown, daemon=True)
+        waiting.start()
+        waiting.join(CLOSE_SECONDS)
 
 
 def _delete(channel: Netlink, index: int, begun: threading.Event) -> None:

@@ -19,7 +19,15 @@ from netmgr.kernel.links import Link, VethEnd
 from netmgr.kernel.neighbours import add_neighbour
 from netmgr.kernel.netlink import Operation
 from netmgr.kernel.routes import SourceRule, add_route
-from netmgr.model import LINK_GROUP, LINK_PREFIX, ROUTE_PROTOCOL, Attachment, AttachmentKey, PodRef
+from netmgr.model import (
+    LINK_GROUP,
+    LINK_PREFIX,
+    ROUTE_PROTOCOL,
+    Attachment,
+    AttachmentKey,
+    PodRate,
+    PodRef,
+)
 from netmgr.prefixes import Family, Prefix
 
 # Of every host end: locally administered, and set so that udev does not invent another.
@@ -41,6 +49,7 @@ _IDENTITY_PARTS = 6
 _ALIAS_BYTES = 255  # IFALIASZ is 256 and holds the closing NUL
 _ALTERNATIVE_NAME_BYTES = 127  # ALTIFNAMSIZ is 128
 _HOST_LINK_NAME = re.compile(LINK_PREFIX + "[0-9a-f]{12}")
+_RATE_NAME = re.compile(_HOST_LINK_NAME.pattern + r"\.rate\.([a-z-]+)\.([0-9]+)")
 
 
 class Identity(NamedTuple):
@@ -138,8 +147,18 @@ def _alternative_names(host_link: str, text: str) -> list[str]:
 def _from_names(link: Link) -> str:
     # By the form, since the link may have been renamed.
     names = [name.partition(".") for name in link.alternative_names]
-    parts = sorted(part for start, _, part in names if _HOST_LINK_NAME.fullmatch(start))
+    parts = sorted(
+        part
+        for start, _, part in names
+        if _HOST_LINK_NAME.fullmatch(start) and not part.startswith("rate.")
+    )
     return "".join(part[len("00.") :].replace("/", " ") for part in parts)
+
+
+def rates_of(link: Link) -> tuple[PodRate, ...]:
+    """The limits that the pod of a link brought along, by the alternative names of the link."""
+    matches = map(_RATE_NAME.fullmatch, link.alternative_names)
+    return tuple((match[1], int(match[2])) for match in matches if match)
 
 
 def creation(attachment: Attachment, mtu: int, netns: int, mac: bytes) -> Operation:
@@ -157,6 +176,8 @@ def naming(attachment: Attachment) -> list[Operation]:
     alias, more = text[:_ALIAS_BYTES], text[_ALIAS_BYTES:]
     link = attachment.host_link
     names = _alternative_names(link, more)
+    # No document has them, so that without its state an agent would leave the pod unlimited.
+    names += [f"{link}.rate.{traffic}.{rate}" for traffic, rate in attachment.rates]
     adding = [links.add_alternative_names(link, names)] if names else []
     return [*adding, links.mark(link, alias, LINK_GROUP), links.raise_link(link)]
 

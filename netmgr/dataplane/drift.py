@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from netmgr.dataplane import desired, settings
 from netmgr.kernel.links import Link
-from netmgr.kernel.routes import Route
+from netmgr.kernel.routes import LAST_METRIC, RTN_BLACKHOLE, RTN_UNICAST, Route
 from netmgr.model import LINK_GROUP, ROUTE_PROTOCOL, Attachment
 from netmgr.prefixes import Address, Prefix
 from netmgr.suspects import Suspects
@@ -106,8 +106,14 @@ def is_own(route: Route) -> bool:
 
 
 def _is_of_a_pod(route: Route) -> bool:
-    is_ours = route.protocol == ROUTE_PROTOCOL and route.gateway is None
-    return is_ours and route.destination.is_address
+    is_ours = route.protocol == ROUTE_PROTOCOL and route.kind == RTN_UNICAST
+    return is_ours and route.gateway is None and route.destination.is_address
+
+
+def _is_of_a_range(route: Route) -> bool:
+    """Whether a route is our blackhole of a range, which may be a single address."""
+    is_ours = route.protocol == ROUTE_PROTOCOL and route.kind == RTN_BLACKHOLE
+    return is_ours and route.metric == LAST_METRIC
 
 
 def _is_foreign(route: Route, own: Collection[int], expected: Mapping[Address, int]) -> bool:
@@ -116,6 +122,8 @@ def _is_foreign(route: Route, own: Collection[int], expected: Mapping[Address, i
     `own` are the pods' links, `expected` the link of each pod's address.
     """
     destination = route.destination
+    if _is_of_a_range(route):
+        return False
     # Whoever made it: the pod would not get its packets, or another one would.
     if destination.is_address and destination.network in expected:
         return not is_own(route) or route.oif != expected[destination.network]

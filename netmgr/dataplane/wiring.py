@@ -16,7 +16,7 @@ from netmgr.errors import ConfigError, KernelError
 from netmgr.kernel import links, netlink, netns, routes
 from netmgr.kernel.links import Link, Links, read_addresses
 from netmgr.kernel.netlink import Netlink
-from netmgr.kernel.routes import Route, read_routes
+from netmgr.kernel.routes import ANY_KIND, Route, read_routes
 from netmgr.model import ROUTE_PROTOCOL, Attachment, AttachmentKey
 from netmgr.prefixes import Address, Family
 from netmgr.suspects import Suspects, unlocked
@@ -46,7 +46,7 @@ class Dataplane:
         self.refresh_mtu()
 
     def close(self) -> None:
-        """Finish what is being deleted, and close the netlink socket."""
+        """Finish what is being deleted, unless that hangs, and close the netlink socket."""
         self._deletion.close()
         self._netlink.close()
 
@@ -216,7 +216,7 @@ class Dataplane:
         # the list.
         addresses = read_addresses(self._netlink)
         present = _by_name(self._links.read())
-        host = Host(present, read_routes(self._netlink), addresses)
+        host = Host(present, read_routes(self._netlink, kind=ANY_KIND), addresses)
         listed = list(attachments())
         # Most looks find what the last one found, which takes far less time to compare.
         compared = self._compared

@@ -52,6 +52,10 @@ Change = tuple[str, tuple[object, ...]]
 
 _PROBE: Change = ("INSERT OR REPLACE INTO facts VALUES ('probe', '')", ())
 
+# The last parameter of both is when.
+_ADD_TOMBSTONE = "INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)"
+_FORGET_TOMBSTONES = "DELETE FROM tombstones WHERE deleted_at < ?"
+
 log = logging.getLogger(__name__)
 
 
@@ -178,11 +182,14 @@ class LeaseStore(StateFile):
 
     def add_tombstone(self, key: AttachmentKey, deleted_at: float) -> None:
         """Remember a DEL, so that the ADD it overtook is refused."""
-        row = (key.container_id, key.ifname, deleted_at)
-        self._give(("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", row))
+        self._give((_ADD_TOMBSTONE, (key.container_id, key.ifname, deleted_at)))
 
     def forget_tombstones(self, before: float) -> None:
-        self._give(("DELETE FROM tombstones WHERE deleted_at < ?", (before,)))
+        self._give((_FORGET_TOMBSTONES, (before,)))
+        with self._lock:
+            # A runtime has a DEL for each ADD that a full disk refused, for as long as it is full.
+            kept = (change for change in self._pending if not _is_forgotten(change, before))
+            self._pending = dict.fromkeys(kept)
 
     def begin_boot(self, boot_id: str) -> None:
         """Remember the boot of the attachments, and drop tombstones, whose times count from it."""
@@ -278,6 +285,15 @@ def _rates_of(container_id: str, ifname: str) -> str:
     """Name of the fact with the limits that an attachment brought along."""
     # A fact, since a table of their own would be another schema, which other versions refuse.
     return f"rates {container_id} {ifname}"
+
+
+def _is_forgotten(change: Change, before: float) -> bool:
+    """Whether forgetting tombstones older than `before` leaves nothing of this change."""
+    statement, row = change
+    if statement not in (_ADD_TOMBSTONE, _FORGET_TOMBSTONES):
+        return False
+    at = row[-1]
+    return isinstance(at, float) and at < before
 
 
 def _text(value: object) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from netmgr.errors import KernelError
-from netmgr.kernel import netlink
+from netmgr.kernel import netlink, proc
 from netmgr.kernel.netlink import Operation, Reader, Values, attributes, encoded, string_of, u32_of
 from netmgr.prefixes import Address, Family, Prefix
 
@@ -348,7 +348,7 @@ class Carried(NamedTuple):
 def read_carried(path: Path = PROC_NET_DEV) -> dict[str, Carried]:
     """What each link of this namespace has carried, by name (rtnl_link_stats64)."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = proc.lines(path)
     except OSError as error:
         raise KernelError(f"read {path}", error.errno or 0) from error
     return dict(_carried(line) for line in lines[_HEADLINES:])
@@ -364,4 +364,4 @@ def _carried(line: str) -> tuple[str, Carried]:
     received, received_packets, receive_errors, receive_drops, *_ = values
     sent, sent_packets, send_errors, send_drops, *_ = values[_SENT:]
     errors, lost = receive_errors + send_errors, receive_drops + send_drops
-    return name.strip(), Carried(received, received_packets, sent, sent_packets, errors, lost)
+    return name.lstrip(" "), Carried(received, received_packets, sent, sent_packets, errors, lost)

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from netmgr.descriptors import closing
 from netmgr.errors import Exit, KernelError
+from netmgr.kernel import proc
 
 CLONE_NEWNET = 0x40000000
 _NS_GET_NSTYPE = 0xB703  # ioctl_ns(2)
+_MOUNTS = Path("/proc/thread-self/mountinfo")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -72,10 +74,8 @@ def is_one(path: str) -> bool:
 
 def places() -> Iterator[str]:
     """Paths of all namespaces that a mount or a process keeps, some more than once."""
-    # A mount point need not be text; any user may have made it (fusermount).
-    mounts = Path("/proc/thread-self/mountinfo").read_text("utf-8", "surrogateescape")
-    for mount in mounts.splitlines():
-        fields = mount.split()
+    for mount in proc.lines(_MOUNTS):
+        fields = proc.fields(mount)
         # proc_pid_mountinfo(5): root, place, options, optional fields, a dash, the file system.
         if fields[fields.index("-") + 1] == "nsfs" and fields[3].startswith("net:"):
             yield fields[4]

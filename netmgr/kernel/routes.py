@@ -16,12 +16,12 @@ RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
 RT_TABLE_MAIN, RT_TABLE_LOCAL, ANY_TABLE = 254, 255, 0
 KERNELS_TABLES = (253, 254, 255)
 KERNELS_PROTOCOLS = (0, 2)
-RTN_UNICAST, RTN_LOCAL, RTN_BLACKHOLE = 1, 2, 6
+ANY_KIND, RTN_UNICAST, RTN_LOCAL, RTN_BLACKHOLE = 0, 1, 2, 6
 _RT_SCOPE_UNIVERSE, _RT_SCOPE_LINK, _RT_SCOPE_NOWHERE = 0, 253, 255
 _RTNH_F_ONLINK = 4
 _RTM_F_FIB_MATCH = 0x2000
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_TABLE, _RTA_VIA = 1, 4, 5, 6, 15, 18
-_LAST_METRIC = 0xFFFFFFFF
+LAST_METRIC = 0xFFFFFFFF
 
 # Of source rules: before the main table (32766), behind the local one (0).
 RULE_PRIORITY = 30000
@@ -33,9 +33,9 @@ _RTMSG = struct.Struct("=BBBBBBBBI")
 _RULE = struct.Struct("=BBBBBxxBI")
 
 # Scope and kind of whatever a request to delete means (fib_table_delete).
-_ANY = _RT_SCOPE_NOWHERE, 0
+_ANY = _RT_SCOPE_NOWHERE, ANY_KIND
 # With the last metric, so that any other route to the same prefix wins.
-_BLACKHOLE = _RT_SCOPE_UNIVERSE, RTN_BLACKHOLE, {_RTA_PRIORITY: _LAST_METRIC}
+_BLACKHOLE = _RT_SCOPE_UNIVERSE, RTN_BLACKHOLE, {_RTA_PRIORITY: LAST_METRIC}
 
 
 class Route(NamedTuple):
@@ -117,7 +117,8 @@ def delete_gateway_route(destination: Prefix, gateway: Address, *, protocol: int
 def delete_route(route: Route) -> Operation:
     """Remove one route of the main table as a dump gave it."""
     way = {_RTA_OIF: route.oif, _RTA_PRIORITY: route.metric}
-    body = _route(route.destination, route.protocol, *_ANY, way)
+    # Of its kind alone: a blackhole has no link that would tell it from ours to the same address.
+    body = _route(route.destination, route.protocol, _RT_SCOPE_NOWHERE, route.kind, way)
     text = f"route delete {route.destination} on link {route.oif}"
     return Operation(text, RTM_DELROUTE, netlink.NLM_F_ACK, body)
 
@@ -152,7 +153,7 @@ def read_routes(
     oif: int = 0,
     families: Iterable[Family] = Family,
 ) -> list[Route]:
-    """Routes of one kind, of one table or of `ANY_TABLE`; of one protocol or link where given."""
+    """Routes of one kind and table, or of `ANY_KIND`, `ANY_TABLE`; of a protocol, link if given."""
     routes: list[Route] = []
     # Attributes, because the header has one byte for the table's number, and nothing for a link.
     chosen = netlink.encoded({_RTA_TABLE: table or None, _RTA_OIF: oif or None})
@@ -166,7 +167,7 @@ def read_routes(
     return [
         route
         for route in routes
-        if route.kind == kind
+        if kind in (ANY_KIND, route.kind)
         and table in (ANY_TABLE, route.table)
         and protocol in (0, route.protocol)
         and oif in (0, route.oif)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from netmgr.kernel import proc
 from netmgr.model import PodRef
 from netmgr.rules import cgroup_counters
 from netmgr.rules.cgroup_counters import Cgroup
@@ -67,7 +68,7 @@ def _has_kubelets(cgroups: Path) -> bool:
 
 
 def _hierarchies_of_v1() -> list[Path]:
-    mounts = [line.split() for line in _MOUNTS.read_text(encoding="utf-8").splitlines()]
+    mounts = map(proc.fields, proc.lines(_MOUNTS))
     return [Path(fields[_MOUNT]) for fields in mounts if fields[_KIND] == "cgroup"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,7 +24,7 @@ from netmgr.kernel import (
 from netmgr.kernel.netlink import NFGENMSG, Operation, attributes, each_attribute
 from netmgr.prefixes import Family
 from tests.fuzz.mutation import Shape
-from tests.fuzz.target import target
+from tests.fuzz.target import file_of, target
 
 Decode = Callable[[bytes], object]
 
@@ -129,10 +130,9 @@ def inotify_events(data: bytes) -> None:
 
 @target(Shape.TEXT, rounds=3000)
 def proc_net_dev(data: bytes) -> None:
-    """A line of /proc/net/dev is a `KernelError`, or has the figures that it shows."""
-    text = data.decode("ascii", errors="surrogateescape")
-    for line in text.splitlines():
-        with suppress(KernelError):
-            name, carried = links._carried(line)
-            assert str(carried.received) in line
-            assert name in line
+    """A line of /proc/net/dev is a `KernelError`, or a link with the figures that it shows."""
+    for line in data.split(b"\n"):
+        with file_of(b"head\nhead\n" + line + b"\n", "dev") as path, suppress(KernelError):
+            ((name, carried),) = links.read_carried(path).items()
+            assert str(carried.received).encode() in line
+            assert os.fsencode(name) == line.rpartition(b":")[0].lstrip(b" ")

@@ -226,6 +226,28 @@ def test_a_stray_route_of_ours_is_removed_and_others_routes_stay(node: LabNode) 
     inside(node.namespace, "ip", "route", "del", "198.51.100.8/32")
 
 
+@pytest.mark.parametrize("kind", ["blackhole", "unreachable", "prohibit", "throw"])
+def test_a_route_that_drops_a_pods_packets_is_removed_and_ours_stay(
+    world: World, node: LabNode, new_pod: NewPod, kind: str
+) -> None:
+    def routes() -> list[str]:
+        return [inside(node.namespace, "ip", family, "route") for family in ("-4", "-6")]
+
+    def restored() -> int:
+        return (node.directory / "agent.log").read_text().count("host route to ")
+
+    sandbox, lost = new_pod(), restored()
+    before, to = routes(), {address.family: str(address) for address in sandbox.addresses}
+    v4, v6 = [kind, to[Family.V4]], [kind, to[Family.V6]]
+    inside(node.namespace, "ip", "route", "prepend", *v4)
+    # With our protocol, and behind our route: of two the kernel removes the first that matches.
+    inside(node.namespace, "ip", "route", "append", *v4, "proto", "110")
+    inside(node.namespace, "ip", "-6", "route", "add", *v6, "proto", "110")
+    eventually(lambda: routes() == before, lambda: str(routes()))
+    assert reaches_internet(world, sandbox)
+    assert restored() == lost
+
+
 def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(
     node: LabNode, new_pod: NewPod
 ) -> None:

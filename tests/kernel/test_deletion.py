@@ -63,3 +63,18 @@ def test_deletions_that_hang_in_the_kernel_hold_up_no_other_for_long(
     end.set()
     deleting.close()
     assert netlink.index_of(OUTSIDE) == 0, "it is deleted all the same"
+
+
+def test_a_deletion_that_hangs_for_ever_keeps_nobody_from_closing(
+    host: Netlink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "CLOSE_SECONDS", 0.1, raising=False)
+    deleting, end = Deletion(host), threading.Event()
+    deleting._threads.submit(end.wait)
+    closing = threading.Thread(target=deleting.close)
+    closing.start()
+    try:
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+    finally:
+        end.set()

@@ -93,6 +93,18 @@ def test_they_outlive_the_agent(cni: Caller) -> None:
         assert in_force(cni, pod) == {"internet-out": 9}
 
 
+def test_they_outlive_the_agents_state(cni: Caller) -> None:
+    asked = {"bandwidth": {"ingressRate": 7_000_000}} | annotated(**{EGRESS: "9M"})
+    with cni.sandbox() as pod:
+        assert add(cni, pod, asked).exit_code == 0
+        before = in_force(cni, pod)
+        cni.node.kill_agent()
+        for file in (cni.node.directory / "state").glob("ipam.sqlite*"):
+            file.unlink()
+        cni.node.start_until_ready()
+        assert in_force(cni, pod) == before == {"internet-out": 9, "all-in": 7}
+
+
 @pytest.mark.slow
 @pytest.mark.alone
 def test_all_traffic_is_limited_and_internet_traffic_within_it(cni: Caller) -> None:

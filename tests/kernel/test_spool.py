@@ -143,6 +143,24 @@ def test_a_file_that_cannot_be_read_holds_no_later_one_up(tmp_path: Path, server
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("code", [0, InvalidNetworkConfig.cni_code])
+def test_a_newer_request_under_the_same_name_is_carried_out_next(
+    tmp_path: Path, server: Server, code: int
+) -> None:
+    spooled = put(tmp_path, "1.del")
+
+    def serve(message: bytes) -> int:
+        put(tmp_path, "newer").rename(spooled)
+        server(message)
+        return code
+
+    replay([tmp_path], serve)
+    assert names(tmp_path) == ["1.del"]
+    replay([tmp_path], server)
+    assert server.served == [b"1.del", b"newer"]
+    assert names(tmp_path) == []
+
+
 def test_what_a_launcher_left_unfinished_goes_once_nobody_can_be_writing_it(
     tmp_path: Path, server: Server
 ) -> None:

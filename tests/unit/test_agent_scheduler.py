@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
+from netmgr.agent.cni.repairs import Repairs
 from netmgr.agent.core.components import Health
-from netmgr.agent.core.scheduler import LONG_SECONDS, Latest, Scheduler, Task, throttled
+from netmgr.agent.core.scheduler import LONG_SECONDS, Latest, Scheduler, Task, spaced, throttled
 from netmgr.errors import KernelError, TryAgainLater
 from tests.waiting import PATIENCE
 
@@ -121,6 +123,59 @@ def test_work_is_throttled_from_a_bound_on_to_its_share_of_the_time() -> None:
     assert throttled(1.0, LONG_SECONDS, 0.05) == 1.0
     assert throttled(1.0, 0.5, 0.05) == 10.0
     assert throttled(60.0, 0.5, 0.05) == 60.0
+
+
+class Processor:
+    """The time, which sleeping and work move, and what of it was work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.spent = 0.0
+        monkeypatch.setattr(time, "sleep", self.wait)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "thread_time", lambda: self.spent)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+        self.spent += seconds
+
+
+@pytest.mark.parametrize(("cost", "pause"), [(0.001, 0.01), (0.05, 0.45), (3.0, 0.5)])
+def test_what_others_cause_pauses_for_its_share_of_a_processor_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, cost: float, pause: float
+) -> None:
+    processor = Processor(monkeypatch)
+    begins = []
+
+    def act() -> None:
+        begins.append(processor.now)
+        processor.work(cost)
+        raise KernelError("look")
+
+    action = spaced(act, 0.01, 0.5)
+    for idle in (0.0, 0.0, 10.0):
+        processor.wait(idle)
+        with pytest.raises(KernelError):
+            action()
+    assert begins == pytest.approx([0.01, 0.01 + cost + pause, 10.02 + 2 * cost + pause])
+
+
+def test_a_pod_that_changes_its_mac_all_the_time_costs_a_tenth_of_a_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processor = Processor(monkeypatch)
+    neighbours = SimpleNamespace(host_links_of=lambda ends: (processor.work(0.05), ends))
+    repairs = object.__new__(Repairs)
+    repairs._agent = SimpleNamespace(document=SimpleNamespace(reconcile_seconds=1))
+    repairs._dataplane = SimpleNamespace(neighbours=neighbours)
+    repairs._losses = SimpleNamespace(fileno=lambda: 0, read=set)
+    repairs._down = set()
+    (woken,) = (task for task in repairs.tasks() if task.wakes is not None)
+    for _ in range(100):
+        woken.action()
+    assert processor.spent / processor.now < 0.11
 
 
 def test_what_was_woken_goes_before_what_is_due_and_a_thread_has_its_name(

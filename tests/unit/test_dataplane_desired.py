@@ -126,6 +126,23 @@ def test_a_link_has_its_alias_before_it_is_up_and_what_that_has_no_room_for_is_i
     assert desired.identity_of(link(alias=alias, more=listed)) == (FIRST, pod)
 
 
+def test_limits_that_a_pod_brought_along_are_in_alternative_names_beside_its_identity() -> None:
+    pod = PodRef("team-a", "x" * 300, "12345678")
+    made = replace(attachment(pod=pod), rates=(("all-in", 7_000_000), ("internet-out", 10**13)))
+    text = desired.identity_text(FIRST, pod)
+    alias, rest = text[:255], text[255:]
+    names = (
+        f"{NAME}.00.{rest}",
+        f"{NAME}.rate.all-in.7000000",
+        f"{NAME}.rate.internet-out.{10**13}",
+    )
+    assert desired.naming(made)[0] == links.add_alternative_names(NAME, names)
+    others = ("altname.rate.all-out.1", f"{NAME}.rate.all-out.", f"{NAME}.rate.all-out.x")
+    listed = link(alias=alias, more=(*names, *others))
+    assert desired.rates_of(listed) == made.rates
+    assert desired.identity_of(listed) == (FIRST, pod)
+
+
 def test_the_host_has_a_neighbour_and_a_route_for_each_address() -> None:
     assert desired.host_side(attachment(), 7, MAC) == [
         add_neighbour(V4, MAC, 7),

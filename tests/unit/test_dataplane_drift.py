@@ -10,13 +10,14 @@ from netmgr.dataplane import desired, sandbox
 from netmgr.dataplane.drift import Drift, Foreign, Host, described
 from netmgr.kernel.links import Link
 from netmgr.kernel.netlink import Reader, attribute, nested
-from netmgr.kernel.routes import Route
+from netmgr.kernel.routes import LAST_METRIC, RTN_BLACKHOLE, RTN_UNICAST, Route
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.suspects import Suspects
 
 OURS, KERNELS, UNIVERSE, LINK_SCOPE = 110, 2, 0, 253
 UPLINK = 2
+RTN_THROW = 9
 
 
 def attachment(name: str, *addresses: str) -> Attachment:
@@ -53,13 +54,18 @@ def link(
 
 
 def route(
-    to: str, oif: int, protocol: int = OURS, via: str = "", metric: int | None = None
+    to: str,
+    oif: int,
+    protocol: int = OURS,
+    via: str = "",
+    metric: int | None = None,
+    kind: int = RTN_UNICAST,
 ) -> Route:
     destination = Prefix.parse(to)
     if metric is None:
         metric = 0 if destination.family is Family.V4 else 1
     gateway = Address.parse(via) if via else None
-    return Route(destination, oif, gateway, protocol, LINK_SCOPE, metric)
+    return Route(destination, oif, gateway, protocol, LINK_SCOPE, metric, kind=kind)
 
 
 WANTED = [route("10.1.0.5", 7), route("fd00:1::5", 7), route("10.1.0.6", 8)]
@@ -115,6 +121,9 @@ def test_a_pod_whose_link_is_gone_is_not_repaired_here_and_its_routes_are_foreig
         *(route("10.1.0.5", 8), route("10.1.0.5", UPLINK, KERNELS), route("10.1.0.5", 7, KERNELS)),
         *(route("10.1.0.5", 7, via="10.1.0.6"), route("10.1.0.5", 7, metric=5)),
         route("fd00:1::5", 7, metric=0),
+        # Of another kind, even with our protocol.
+        *(route("10.1.0.5", 0, KERNELS, kind=kind) for kind in range(RTN_BLACKHOLE, RTN_THROW + 1)),
+        *(route("10.1.0.5", 0, kind=RTN_BLACKHOLE), route("fd00:1::5", 1, kind=RTN_BLACKHOLE)),
         # Ours, to an address without a pod.
         *(route("10.1.0.9", 7), route("10.1.0.9", UPLINK)),
         # Into a pod's link, wherever to.
@@ -134,6 +143,8 @@ def test_a_route_that_takes_a_pods_packets_or_leads_into_its_link_is_foreign(oth
         route("0.0.0.0/0", UPLINK, KERNELS, via="10.0.0.1"),
         # Blackholes and node routes of ours are shorter, or have a gateway.
         *(route("10.1.0.0/24", UPLINK), route("203.0.113.1", UPLINK, via="10.0.0.1")),
+        # A blackhole of a range that is a single address, of a pod or none.
+        *(route(to, 0, metric=LAST_METRIC, kind=RTN_BLACKHOLE) for to in ("10.1.0.5", "10.1.0.9")),
         # Link-local.
         *(route("fe80::/64", 7, KERNELS), route("fe80::1", 8, KERNELS)),
     ],

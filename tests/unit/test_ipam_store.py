@@ -86,6 +86,25 @@ def test_a_refused_hold_alone_already_says_that_the_state_is_not_durable(path: P
         assert store.durable
 
 
+def test_tombstones_that_a_full_disk_kept_back_go_from_memory_once_they_are_forgotten(
+    path: Path,
+) -> None:
+    keys = [AttachmentKey(f"container-{number}", "eth0") for number in range(1000)]
+    with closing(LeaseStore(path)) as store:
+        store.add_tombstone(KEY, 1.0)
+        with full_disk():
+            store.release(HELD, 12.0)
+            for at, key in enumerate(keys):
+                store.add_tombstone(key, float(at))
+            for before in (500.0, 995.0):
+                store.forget_tombstones(before)
+            assert len(store._pending) < 20
+        store.flush()
+        remembered = store.remembered()
+    assert remembered.tombstones == {keys[at]: float(at) for at in range(995, 1000)}
+    assert remembered.cooldown == {ADDRESS: 12.0}
+
+
 def test_an_address_that_is_held_cannot_be_held_again(path: Path) -> None:
     with closing(LeaseStore(path)) as store:
         store.hold(HELD)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
 from functools import partial
@@ -20,7 +19,7 @@ from functools import partial
 from cni.request import Request
 from netmgr.agent.cni.node import FOLLOW_SECONDS, Node
 from netmgr.agent.core.components import Agent, Component, Remnants
-from netmgr.agent.core.scheduler import Task
+from netmgr.agent.core.scheduler import Task, spaced
 from netmgr.agent.health.diagnosis import DELETED_LINKS
 from netmgr.api.snapshot import Snapshot
 from netmgr.dataplane.drift import Foreign
@@ -33,7 +32,7 @@ from netmgr.kernel.routes import Route
 from netmgr.model import Attachment
 from netmgr.suspects import Suspects, unlocked
 
-# One change is several messages, and a pod that changes all the time must not cost much.
+# One change is several messages.
 _GATHERING_SECONDS, _DOWN_SECONDS = 0.01, 0.5
 
 # How many intervals may pass between two passes over all MACs while the kernel reports changes.
@@ -78,7 +77,10 @@ class Repairs(Component):
         seconds = rounds * self._agent.document.reconcile_seconds
         yield Task(self.follow_all_macs, seconds, name=_NEIGHBOURS, thread=_NEIGHBOURS)
         if self._losses:
-            follow = partial(self._follow_reported_macs, self._losses)
+            # It pauses before it reads, which empties the socket: the rest of a change comes
+            # meanwhile. A CHECK waits longer than the longest pause for another pod's change.
+            reported = partial(self._follow_reported_macs, self._losses)
+            follow = spaced(reported, _GATHERING_SECONDS, FOLLOW_SECONDS / 2)
             wakes = self._losses.fileno()
             yield Task(follow, name=_NEIGHBOURS, wakes=wakes, thread=_NEIGHBOURS)
 
@@ -213,8 +215,6 @@ class Repairs(Component):
         self._follow_macs(self._dataplane.neighbours.outdated(self._leases.all))
 
     def _follow_reported_macs(self, losses: NeighbourLosses) -> float:
-        # Before the reading, which empties the socket: the rest of the change comes meanwhile.
-        time.sleep(_GATHERING_SECONDS)
         lost = losses.read()
         if lost is None:
             self.follow_all_macs()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cni.wire import MAX_MESSAGE, is_of_another_version
 from netmgr.errors import IoFailure, NetmgrError, RequestError, TryAgainLater
+from netmgr.file_version import versions
 
 REFUSED = ".refused"
 """Added to the name of a file that is set aside, since it can never be carried out."""
@@ -68,12 +69,16 @@ def _replay(path: Path, serve: Callable[[bytes], int]) -> None:
         return
     if path.suffix != _KEPT:
         return
+    version = versions([path])
     code, fault = _carry_out(path, serve)
-    if code == 0:
+    # The launcher of a later DEL of the same attachment renames its own onto this one. Only the
+    # later one refuses the ADDs in between.
+    if versions([path]) != version:
+        log.info("spooled-del-replaced action=try-again file=%s", path.name)
+    elif code == 0:
         path.unlink()
         log.info("spooled-del-replayed file=%s", path.name)
-    # Itself at fault, or it even ended in a fault of ours: it would do so every time.
-    elif code in _REQUEST_FAULTS or (fault is not None and not isinstance(fault, _PASSING)):
+    elif _fails_always(code, fault):
         aside = path.with_name(path.name + REFUSED)
         path.replace(aside)
         log.error("spooled-del-set-aside file=%s code=%d", aside.name, code, exc_info=fault)
@@ -84,6 +89,11 @@ def _replay(path: Path, serve: Callable[[bytes], int]) -> None:
             code,
             fault or "-",
         )
+
+
+def _fails_always(code: int, fault: BaseException | None) -> bool:
+    # Itself at fault, or it even ended in a fault of ours: it would do so every time.
+    return code in _REQUEST_FAULTS or (fault is not None and not isinstance(fault, _PASSING))
 
 
 def _carry_out(path: Path, serve: Callable[[bytes], int]) -> tuple[int, BaseException | None]:

@@ -2,7 +2,8 @@
 
 A corrupt file is renamed, so that somebody can look at it; one that merely cannot be reached is
 left alone. What is lost, or was replaced by an older copy, is read back from the kernel, which has
-every link with its owner in the alias and every address as a route.
+every link with its owner in the alias, the limits that a pod brought along in the link's
+alternative names, and every address as a route.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from netmgr import sqlite_file
+from netmgr.dataplane import desired
 from netmgr.errors import OtherSchema, StateError
 from netmgr.kernel import netns
 from netmgr.model import Attachment, AttachmentKey, by_address
@@ -118,7 +120,8 @@ def _attached(
     for identity, (link, addresses) in dataplane.attached().items():
         key, pod = identity.key, identity.pod
         usable = tuple(address for address in addresses if address.family in families)
-        attachments[key] = Attachment(key, pod, usable, link.name, netns="")
+        rates = desired.rates_of(link)
+        attachments[key] = Attachment(key, pod, usable, link.name, netns="", rates=rates)
     return attachments
 
 

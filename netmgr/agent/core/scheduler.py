@@ -35,9 +35,33 @@ def throttled(interval: float, spent: float, share: float) -> float:
     return max(interval, spent / share) if spent > LONG_SECONDS else interval
 
 
+Action = Callable[[], float | None]
+
+
+def spaced(action: Action, least: float, most: float) -> Action:
+    """An action that pauses before each run, for a task that others can wake at will.
+
+    It pauses for `least` seconds, or so long that it takes no more than `TASK_SHARE` of a
+    processor, but never for more than `most` seconds after its last run.
+    """
+    resume_at = -math.inf
+
+    def run() -> float | None:
+        nonlocal resume_at
+        time.sleep(max(least, resume_at - time.monotonic()))
+        began = time.thread_time()
+        try:
+            return action()
+        finally:
+            spent = time.thread_time() - began
+            resume_at = time.monotonic() + min(spent / TASK_SHARE - spent, most)
+
+    return run
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    action: Callable[[], float | None]
+    action: Action
     """May return the seconds until it is due again, instead of `seconds`."""
     seconds: float = math.inf
     """The interval; infinite for a task that only its file descriptor wakes."""
@@ -50,7 +74,7 @@ class Task:
     thread: str = "main"
     """Tasks of one thread run in their order, and wait for each other."""
     share: float = TASK_SHARE
-    """The largest share of a processor."""
+    """The largest share of a processor for a task at an interval; see `spaced` for others."""
 
 
 class Scheduler:
