@@ -15,7 +15,7 @@ from netmgr.plan.check.conflicts import REMEDY
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument, PlanRefused
 from tests.builders import plan_of
-from tests.locks import lock_for
+from tests.locks import errors, faults, lock_for
 
 Plan = dict[str, Any]
 
@@ -225,6 +225,56 @@ def test_renumbering_moves_what_the_plan_contradicts_and_nothing_else(
     assert locked(document, after) == after
     former = parts(before)
     assert {name for name, part in parts(after).items() if part != former[name]} == moves
+
+
+NETWORK = {"a": ["10.4.0.0/16"]}
+AT_GPU, AT_A = "clusters.a.node_pools.gpu", "clusters.a"
+
+
+def pins(**subnets: list[str]) -> Plan:
+    """The plan with node pools of its first cluster that have these pinned subnets, or none."""
+    node_pools = {name: pool(3, subnets=pinned) for name, pinned in subnets.items()}
+    return plan(pinned=NETWORK, clusters__a__node_pools=node_pools)
+
+
+@pytest.mark.parametrize(
+    ("former", "document", "where"),
+    [
+        (pins(gpu=["10.4.0.0/24"]), pins(gpus=["10.4.0.0/24"]), AT_GPU),
+        (pins(gpu=["10.4.0.0/24"]), pins(gpus=["10.4.0.64/26"], cpu=[]), AT_GPU),
+        (pins(gpu=["10.4.0.0/24"], cpu=[]), pins(gpu=[], cpu=["10.4.0.0/24"]), AT_GPU),
+        (pins(gpu=[]), pins(gpu=[], cpu=["10.4.0.0/16"]), AT_A),
+    ],
+    ids=["a renamed pool", "part of it", "a pin that moved", "the NAT hosts' subnet"],
+)
+def test_a_pin_on_a_subnet_that_the_lock_gave_away_is_refused(former, document, where):
+    before = locked(former)
+    diagnostics = refused(document, before)
+    places = [".".join(map(str, fault.beside.key)) for fault in diagnostics if fault.beside]
+    assert where in places
+    after = locked(document, before, renumber=True)
+    assert faults(after) == []
+    assert errors(PlanDocument.model_validate(document), after) == []
+    assert locked(document, after) == after
+
+
+def test_a_tombstones_pinned_subnet_is_free_once_it_is_released():
+    before = locked(pins(gpu=["10.4.0.0/24"], cpu=[]))
+    kept, document = locked(pins(cpu=[]), before), pins(gpus=["10.4.0.0/24"], cpu=[])
+    (fault,) = refused(document, kept)
+    assert fault.message == "10.4.0.0/24 is pinned, but a/gpu has its subnet 10.4.0.0/24 there"
+    assert faults(locked(document, kept, released=["a/gpu"])) == []
+
+
+def test_a_lock_in_which_two_node_pools_have_one_subnet_does_not_pass_the_check(before):
+    document = PlanDocument.model_validate(plan())
+    assert errors(document, before) == []
+    pools = before.clusters["a"].node_pools
+    twice = before.clusters["a"].model_copy(update={"node_pools": pools | {"gpu": pools["cpu"]}})
+    broken = before.model_copy(update={"clusters": before.clusters | {"a": twice}})
+    (fault,) = errors(document, broken)
+    subnet = pools["cpu"].segments[0].v4.subnet
+    assert fault.message == f"{subnet} of a-gpu overlaps {subnet} of a-cpu"
 
 
 def test_a_move_that_nobody_foresaw_is_refused_with_both_places(before, monkeypatch):
