@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from netmgr.documents.diagnostics import Diagnostic
+from netmgr.plan import machines
 from netmgr.plan.allocate.subnetting import ClusterDemand
 from netmgr.plan.check.conflicts import REMEDY
 from netmgr.plan.document import PlanDocument
@@ -158,6 +159,19 @@ def test_one_node_pool_is_released_and_the_others_stay(before):
     assert again.clusters["a"].node_pools["new"].segments[0].prefixes == gpu.prefixes
 
 
+def test_nodes_are_not_named_like_those_of_a_tombstone():
+    kept = locked(plan(), locked(plan(**{"clusters__a__node_pools__gpu-x": pool()})))
+    like = plan(**{"clusters__a-gpu": {"node_pools": {"x": pool()}}})
+    (fault,) = refused(like, kept)
+    assert fault.at.key == ("clusters", "a-gpu", "node_pools", "x")
+    assert fault.message == "nodes of a/gpu-x and a-gpu/x would have the same names"
+    assert fault.remedy == "release the one that left the plan, or call this one otherwise"
+    after = locked(like, kept, released=["a/gpu-x"])
+    node = machines.node_named(after, "a-gpu-x-0")
+    assert node is not None
+    assert (node.cluster, node.pool) == ("a-gpu", "x")
+
+
 @pytest.mark.parametrize("name", ["none", "a/none", "none/cpu"])
 def test_what_is_not_in_the_lock_cannot_be_released(name):
     for before in (locked(plan()), None):
@@ -298,7 +312,9 @@ def test_a_move_that_nobody_foresaw_is_refused_with_both_places(before, monkeypa
 
 def test_declared_growth_gives_way_to_what_somebody_needs_today():
     def reserves(document: Plan) -> list[int]:
-        held = locked(document).clusters["a"].prefixes
+        lock = locked(document)
+        assert locked(document, lock) == lock
+        held = lock.clusters["a"].prefixes
         lengths = (each.reserve.length - each.prefix.length for each in held)
         return [length for length in lengths if length]
 
