@@ -71,7 +71,9 @@ def _allocated(
         # New reserves for declared growth must not take what somebody needs today.
         if any(map(declares_growth, plan.clusters.values())):
             with suppress(PlanRefused):
-                return run(plan)
+                without = run(plan)
+                # What is left after that is reserved now, as the next run would.
+                return Allocator(plan, without, limits, (), reserving=True).run()
         # Clusters whose places the lock has take nothing more.
         known = held.clusters if held else {}
         clusters = {n: new for n, new in plan.clusters.items() if _lacks(new, known.get(n))}

@@ -321,8 +321,8 @@ def test_declared_growth_gives_way_to_what_somebody_needs_today():
     spacious = plan(clusters__a__grow_to=100)
     assert reserves(spacious) != []
 
-    def small(grow_to: int, neighbour: int | None) -> Plan:
-        clusters = {"a": {"node_pools": {"cpu": pool(5)}, "grow_to": grow_to}}
+    def small(grow_to: int, neighbour: int | None, first: int = 5) -> Plan:
+        clusters: Plan = {"a": {"node_pools": {"cpu": pool(first)}, "grow_to": grow_to}}
         if neighbour:
             clusters["b"] = {"node_pools": {"cpu": pool(neighbour)}}
         for cluster in clusters.values():
@@ -334,6 +334,13 @@ def test_declared_growth_gives_way_to_what_somebody_needs_today():
     # What is reserved would fit, but half of all addresses is then missing elsewhere.
     assert reserves(small(30, None)) == [-3]
     assert reserves(small(30, 50)) == []
+    # What nobody needs is reserved at once, not only when the plan is locked again.
+    crowded = small(9, 20, first=3)
+    crowded["clusters"]["c"] = crowded["clusters"]["a"] | {
+        "node_pools": {"cpu": pool(10)},
+        "grow_to": 20,
+    }
+    assert reserves(crowded) == [-2]
     impossible = plan(pools__nodes=["10.0.0.0/24"], clusters__a__grow_to=100)
     (found,) = refused(impossible)
     assert "more addresses" in found.message
