@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr import durable
 from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile, Yes
 from netmgr.cli.output import respond, show
@@ -208,7 +207,7 @@ def adopt(
             typer.secho(f"  + {change.key}: {change.after} ({change.note})", fg="green")
     is_written = yes or is_wanted(file, output)
     if is_written:
-        durable.write(file, after.encode())
+        files.write_plan(file, after, text)
     written = f"Wrote {file}. Next: netmgr plan diff -f {file}"
     document = {"version": 1, "changes": changes, "written": is_written}
     respond(output, document, [written if is_written else "Nothing was written."])

@@ -135,9 +135,18 @@ def write_lock(path: Path, lock: LockDocument, before: LockDocument | None) -> N
         StateError: the file has another lock by now than the one that this was made from.
     """
     # Somebody may have locked while a question waited for an answer; writing would undo that.
-    if load_lock(path) != before:
+    _replace(path, lock_text(lock), is_unchanged=load_lock(path) == before)
+
+
+def write_plan(path: Path, text: str, before: str) -> None:
+    """Replace the plan's text in one step; StateError if it is not `before` any more."""
+    _replace(path, text, is_unchanged=path.read_text(encoding="utf-8") == before)
+
+
+def _replace(path: Path, text: str, *, is_unchanged: bool) -> None:
+    if not is_unchanged:
         raise StateError(f"{path}: was changed meanwhile; run the command again")
-    durable.write(path, lock_text(lock).encode())
+    durable.write(path, text.encode())
 
 
 def lock_text(lock: LockDocument) -> str:

@@ -53,6 +53,7 @@ def make_lock(
         raise PlanRefused(conflict.diagnostic for conflict in lock_conflicts)
     moving = {conflict.scope for conflict in lock_conflicts}
     lock = _allocated(plan, _without(kept, moving), limits, moving)
+    _refuse_equal_names(lock)
     if not renumber:
         _refuse_moves(kept, lock)
     return lock
@@ -70,7 +71,9 @@ def _allocated(
         # New reserves for declared growth must not take what somebody needs today.
         if any(map(declares_growth, plan.clusters.values())):
             with suppress(PlanRefused):
-                return run(plan)
+                without = run(plan)
+                # What is left after that is reserved now, as the next run would.
+                return Allocator(plan, without, limits, (), reserving=True).run()
         # Clusters whose places the lock has take nothing more.
         known = held.clusters if held else {}
         clusters = {n: new for n, new in plan.clusters.items() if _lacks(new, known.get(n))}
@@ -116,6 +119,24 @@ def _refuse_moves(before: LockDocument | None, after: LockDocument) -> None:
             faults.append(error(message, tuple(change.key.split(".")), remedy=REMEDY))
     if faults:
         raise PlanRefused(faults)
+
+
+def _refuse_equal_names(lock: LockDocument) -> None:
+    """Refuse node pools whose nodes a tombstone has names for; the plan's own were validated."""
+    pools = [
+        (held.tombstone or spec.tombstone, name, pool)
+        for name, held in lock.clusters.items()
+        for pool, spec in held.node_pools.items()
+    ]
+    owners: dict[str, tuple[str, str]] = {}
+    # Tombstones last, so that each is held against the pool that the plan has.
+    for _, name, pool in sorted(pools):
+        cluster, own = owners.setdefault(f"{name}-{pool}", (name, pool))
+        if (cluster, own) != (name, pool):
+            message = f"nodes of {name}/{pool} and {cluster}/{own} would have the same names"
+            remedy = "release the one that left the plan, or call this one otherwise"
+            path = ("clusters", cluster, "node_pools", own)
+            raise PlanRefused([error(message, path, remedy=remedy)])
 
 
 def _tombstones(previous: LockDocument | None, released: Iterable[str]) -> set[Scope]:

@@ -159,12 +159,13 @@ class Isolation:
         return merge(model.of_family(prefixes, family))
 
     def _having(self, family: Family) -> tuple[model.Spoke, ...]:
-        """The spokes that have addresses of the family, with these alone."""
+        """The spokes that have prefixes of the family, with these alone, and always `own`."""
         merged = (
             model.Spoke(spoke.name, tuple(merge(model.of_family(spoke.prefixes, family))))
             for spoke in self.spokes
         )
-        return tuple(spoke for spoke in merged if spoke.prefixes)
+        # A machine may have an address of a family in which its site has no prefix.
+        return tuple(spoke for spoke in merged if spoke.prefixes or spoke.name == self.own)
 
     def _keeps_apart(self, family: Family) -> bool:
         # Pairs are not listed for this: a router may have thousands.

@@ -31,7 +31,7 @@ from tests.contracts.star import (
     dropped,
     star,
 )
-from tests.fakes.sites import SERVICES, document
+from tests.fakes.sites import SERVICES, SITES, document
 from tests.kernel.usable import wait_until_usable
 
 pytestmark = pytest.mark.root
@@ -130,6 +130,25 @@ def test_a_machine_of_a_spoke_neither_hears_nor_speaks_to_another_spoke(world, r
     own, foreign, researcher = ends(world, family, "machine", "foreign", "researcher")
     assert world.source(foreign, own, MACHINE[family]) is not None
     rules = rules_of(real_kernel, "node")
+    assert world.is_lost(foreign, own, MACHINE[family], 30)
+    with pytest.raises(PermissionError):
+        own.sendto(b"x" * 40, (HOSTS["foreign"][family], PORT))
+    assert dropped(rules) == {(B, A): (1, 30 + HEADERS[family]), (A, B): (1, 40 + HEADERS[family])}
+    for way in ((researcher, own), (own, own), (own, researcher)):
+        assert world.shows_itself(*way)
+
+
+@FAMILIES
+def test_a_machine_drops_another_spoke_in_a_family_that_its_own_site_has_not(
+    world, real_kernel, family
+):
+    prefix, block = {
+        Family.V4: ("fd00:1::/48", "fd00:1::/112"),
+        Family.V6: ("10.1.0.0/16", "10.1.0.0/24"),
+    }[family]
+    sites = [{"name": A, "prefixes": [prefix]}, *(site for site in SITES if site["name"] != A)]
+    own, foreign, researcher = ends(world, family, "machine", "foreign", "researcher")
+    rules = rules_of(real_kernel, "node", sites=sites, ranges=[block])
     assert world.is_lost(foreign, own, MACHINE[family], 30)
     with pytest.raises(PermissionError):
         own.sendto(b"x" * 40, (HOSTS["foreign"][family], PORT))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,8 +32,10 @@ from netmgr.kube.controller.node_reports import (
     NodeReports,
     ReportedProblem,
 )
-from netmgr.kube.controller.nodes import node_view
+from netmgr.kube.controller.nodes import NodeView, node_view
 from netmgr.kube.controller.reconciling import Leadership
+from netmgr.kube.controller.shared_ranges import shared_ranges
+from netmgr.prefixes import Prefix
 
 Object = dict[str, Any]
 
@@ -239,6 +242,27 @@ def test_the_younger_of_two_nodes_with_one_range_is_unhealthy_until_the_other_is
     assert cluster.reconcile(cluster.writer(reads_reports=reads_reports)) == (True, ["a"])
     assert cluster.condition("a")["status"] == "True"
     assert cluster.telemetry.registry.get_sample_value(sample) == 0
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "at_fault"),
+    [
+        ({"c": "10.0.1.0/24", "d": "10.0.1.0/24", "a": "10.0.0.0/16"}, {"d", "a"}),
+        ({"c": "10.0.1.0/24", "b": "10.0.0.0/20", "a": "10.0.0.0/16"}, {"b", "a"}),
+        ({"c": "10.0.1.0/24", "b": "10.0.2.0/24", "a": "10.0.0.0/16", "d": "10.0.1.0/26"}, "ad"),
+        ({"c": "10.0.0.0/16", "b": "10.0.2.0/24", "a": "10.0.2.0/26"}, {"b", "a"}),
+        ({"c": "10.0.1.0/24", "b": "10.0.2.0/24"}, ()),
+    ],
+)
+def test_every_node_that_overlaps_an_older_one_is_at_fault(
+    cidrs: dict[str, str], at_fault: Collection[str]
+) -> None:
+    """They are given from the oldest to the youngest."""
+    views = [
+        NodeView(name, f"uid-{name}", str(age), None, cidrs=(Prefix.parse(cidr),))
+        for age, (name, cidr) in enumerate(cidrs.items())
+    ]
+    assert {shared.younger for shared in shared_ranges(views)} == set(at_fault)
 
 
 def test_without_reports_nothing_is_looked_at_again_until_a_node_or_a_pod_changes() -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from netmgr.errors import ConfigError
+from netmgr.kube.client.api import Object
 from netmgr.kube.client.concurrency import Concurrency
 from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.controller.node_taints import rewrite, without
 from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, NodeView, node_view
-from netmgr.kube.controller.reconciling import Leadership
+from netmgr.kube.controller.reconciling import Leadership, patch
 from netmgr.kube.controller.tainting import Tainting, decide, most_of, parse_share
 from tests.fakes.api_server import ApiServer
 
@@ -169,3 +170,23 @@ def test_another_node_of_the_name_is_left_alone(leadership: Leadership) -> None:
     leadership.nodes.replace([])
     assert remove(leadership, view)
     assert taints(leadership) == [STARTUP]
+
+
+@pytest.mark.parametrize("successor", [None, "another"], ids=["gone", "made anew"])
+def test_a_late_answer_to_a_write_does_not_bring_a_deleted_node_back(
+    leadership: Leadership, successor: str | None
+) -> None:
+    (view,) = leadership.nodes.views()
+
+    def send(path: str, body: Object) -> Object:
+        answer = leadership.api.patch(path, body)
+        # The watch delivers both before our own thread has the answer.
+        leadership.nodes.delete(answer)
+        if successor:
+            newer = answer["metadata"] | {"uid": successor, "resourceVersion": "7"}
+            leadership.nodes.change({**answer, "metadata": newer})
+        return answer
+
+    body = {"metadata": {"uid": view.uid}, "spec": {"taints": [OTHER]}}
+    assert patch(leadership.nodes, send, f"{NODES}/{NAME}", body)
+    assert [known.uid for known in leadership.nodes.views()] == [successor] * bool(successor)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from netmgr.cli import plan_lock
+from netmgr.errors import Exit
 from netmgr.plan import files, machines
 from netmgr.prefixes import Address, Prefix
 from tests.locks import all_subnets, listed_networks, lock_of
@@ -104,6 +106,19 @@ def test_nothing_is_allocated_from_a_live_subnet(run, plan, exclude):
     assert "exclude[0] subnet nodes of alpha" in run("explain", "10.4.0.5")[1]
     assert any(Prefix.parse("10.4.0.0/16").covers(prefix) for prefix in subnets)
     assert run("lock", "--yes")[1].endswith("nothing to do\n")
+
+
+def test_an_edit_that_was_made_while_the_question_waited_is_kept(run, plan, monkeypatch):
+    edited = f"{PLAN}# by a colleague\n"
+
+    def asks(path: Path, _output: object) -> bool:
+        path.write_text(edited)
+        return True
+
+    monkeypatch.setattr(plan_lock, "is_wanted", asks)
+    code, text = run("adopt", "vnets.json")
+    assert (code, plan.read_text()) == (Exit.FAILURE, edited)
+    assert f"{plan}: was changed meanwhile; run the command again" in text
 
 
 def test_a_range_is_pinned_as_the_prefixes_that_it_consists_of(run, plan):

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from netmgr.documents.diagnostics import Diagnostic
+from netmgr.plan import machines
 from netmgr.plan.allocate.subnetting import ClusterDemand
 from netmgr.plan.check.conflicts import REMEDY
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument, PlanRefused
 from tests.builders import plan_of
-from tests.locks import lock_for
+from tests.locks import errors, faults, lock_for
 
 Plan = dict[str, Any]
 
@@ -158,6 +159,19 @@ def test_one_node_pool_is_released_and_the_others_stay(before):
     assert again.clusters["a"].node_pools["new"].segments[0].prefixes == gpu.prefixes
 
 
+def test_nodes_are_not_named_like_those_of_a_tombstone():
+    kept = locked(plan(), locked(plan(**{"clusters__a__node_pools__gpu-x": pool()})))
+    like = plan(**{"clusters__a-gpu": {"node_pools": {"x": pool()}}})
+    (fault,) = refused(like, kept)
+    assert fault.at.key == ("clusters", "a-gpu", "node_pools", "x")
+    assert fault.message == "nodes of a/gpu-x and a-gpu/x would have the same names"
+    assert fault.remedy == "release the one that left the plan, or call this one otherwise"
+    after = locked(like, kept, released=["a/gpu-x"])
+    node = machines.node_named(after, "a-gpu-x-0")
+    assert node is not None
+    assert (node.cluster, node.pool) == ("a-gpu", "x")
+
+
 @pytest.mark.parametrize("name", ["none", "a/none", "none/cpu"])
 def test_what_is_not_in_the_lock_cannot_be_released(name):
     for before in (locked(plan()), None):
@@ -227,6 +241,56 @@ def test_renumbering_moves_what_the_plan_contradicts_and_nothing_else(
     assert {name for name, part in parts(after).items() if part != former[name]} == moves
 
 
+NETWORK = {"a": ["10.4.0.0/16"]}
+AT_GPU, AT_A = "clusters.a.node_pools.gpu", "clusters.a"
+
+
+def pins(**subnets: list[str]) -> Plan:
+    """The plan with node pools of its first cluster that have these pinned subnets, or none."""
+    node_pools = {name: pool(3, subnets=pinned) for name, pinned in subnets.items()}
+    return plan(pinned=NETWORK, clusters__a__node_pools=node_pools)
+
+
+@pytest.mark.parametrize(
+    ("former", "document", "where"),
+    [
+        (pins(gpu=["10.4.0.0/24"]), pins(gpus=["10.4.0.0/24"]), AT_GPU),
+        (pins(gpu=["10.4.0.0/24"]), pins(gpus=["10.4.0.64/26"], cpu=[]), AT_GPU),
+        (pins(gpu=["10.4.0.0/24"], cpu=[]), pins(gpu=[], cpu=["10.4.0.0/24"]), AT_GPU),
+        (pins(gpu=[]), pins(gpu=[], cpu=["10.4.0.0/16"]), AT_A),
+    ],
+    ids=["a renamed pool", "part of it", "a pin that moved", "the NAT hosts' subnet"],
+)
+def test_a_pin_on_a_subnet_that_the_lock_gave_away_is_refused(former, document, where):
+    before = locked(former)
+    diagnostics = refused(document, before)
+    places = [".".join(map(str, fault.beside.key)) for fault in diagnostics if fault.beside]
+    assert where in places
+    after = locked(document, before, renumber=True)
+    assert faults(after) == []
+    assert errors(PlanDocument.model_validate(document), after) == []
+    assert locked(document, after) == after
+
+
+def test_a_tombstones_pinned_subnet_is_free_once_it_is_released():
+    before = locked(pins(gpu=["10.4.0.0/24"], cpu=[]))
+    kept, document = locked(pins(cpu=[]), before), pins(gpus=["10.4.0.0/24"], cpu=[])
+    (fault,) = refused(document, kept)
+    assert fault.message == "10.4.0.0/24 is pinned, but a/gpu has its subnet 10.4.0.0/24 there"
+    assert faults(locked(document, kept, released=["a/gpu"])) == []
+
+
+def test_a_lock_in_which_two_node_pools_have_one_subnet_does_not_pass_the_check(before):
+    document = PlanDocument.model_validate(plan())
+    assert errors(document, before) == []
+    pools = before.clusters["a"].node_pools
+    twice = before.clusters["a"].model_copy(update={"node_pools": pools | {"gpu": pools["cpu"]}})
+    broken = before.model_copy(update={"clusters": before.clusters | {"a": twice}})
+    (fault,) = errors(document, broken)
+    subnet = pools["cpu"].segments[0].v4.subnet
+    assert fault.message == f"{subnet} of a-gpu overlaps {subnet} of a-cpu"
+
+
 def test_a_move_that_nobody_foresaw_is_refused_with_both_places(before, monkeypatch):
     held, other = before.clusters["a"].node_pools.values()
     complete = ClusterDemand.complete
@@ -248,15 +312,17 @@ def test_a_move_that_nobody_foresaw_is_refused_with_both_places(before, monkeypa
 
 def test_declared_growth_gives_way_to_what_somebody_needs_today():
     def reserves(document: Plan) -> list[int]:
-        held = locked(document).clusters["a"].prefixes
+        lock = locked(document)
+        assert locked(document, lock) == lock
+        held = lock.clusters["a"].prefixes
         lengths = (each.reserve.length - each.prefix.length for each in held)
         return [length for length in lengths if length]
 
     spacious = plan(clusters__a__grow_to=100)
     assert reserves(spacious) != []
 
-    def small(grow_to: int, neighbour: int | None) -> Plan:
-        clusters = {"a": {"node_pools": {"cpu": pool(5)}, "grow_to": grow_to}}
+    def small(grow_to: int, neighbour: int | None, first: int = 5) -> Plan:
+        clusters: Plan = {"a": {"node_pools": {"cpu": pool(first)}, "grow_to": grow_to}}
         if neighbour:
             clusters["b"] = {"node_pools": {"cpu": pool(neighbour)}}
         for cluster in clusters.values():
@@ -268,6 +334,13 @@ def test_declared_growth_gives_way_to_what_somebody_needs_today():
     # What is reserved would fit, but half of all addresses is then missing elsewhere.
     assert reserves(small(30, None)) == [-3]
     assert reserves(small(30, 50)) == []
+    # What nobody needs is reserved at once, not only when the plan is locked again.
+    crowded = small(9, 20, first=3)
+    crowded["clusters"]["c"] = crowded["clusters"]["a"] | {
+        "node_pools": {"cpu": pool(10)},
+        "grow_to": 20,
+    }
+    assert reserves(crowded) == [-2]
     impossible = plan(pools__nodes=["10.0.0.0/24"], clusters__a__grow_to=100)
     (found,) = refused(impossible)
     assert "more addresses" in found.message

@@ -140,6 +140,22 @@ def test_a_family_of_one_spoke_alone_needs_no_isolation():
     assert len(isolation.dropping(Hook.FORWARD, Family.V4, Abilities())) == 1
 
 
+@pytest.mark.parametrize("hook", [Hook.INPUT, Hook.OUTPUT])
+def test_a_spokes_machine_drops_other_spokes_in_a_family_that_its_own_site_has_not(hook):
+    sites = star(1, **{"spoke-a": ["10.1.0.0/16"]})
+    isolation = Isolation.of(document(sites=sites, ranges=["10.1.0.0/24"]))
+    passing = {rule.id for rule in isolation.passing(hook, Family.V6, Abilities())}
+    assert passing == {
+        f"isolation {hook} passes {name} v6" for name in ("own", "neighbour discovery")
+    }
+    pair = "s0 spoke-a" if hook is Hook.INPUT else "spoke-a s0"
+    dropping = [rule.id for rule in isolation.dropping(hook, Family.V6, Abilities())]
+    assert dropping == [f"isolation {hook} {pair} v6"]
+    # With nobody to be kept from, there is nothing to look at.
+    alone = Isolation.of(document(sites=[sites[0], sites[-1]], ranges=["10.1.0.0/24"]))
+    assert alone.dropping(hook, Family.V6, Abilities()) == []
+
+
 def test_spokes_of_ipv6_alone_are_kept_apart():
     alone = {name: [f"fd00:{name}::/48"] for name in ("1", "2")}
     isolation = Isolation.of(document("hub-router", sites=star(0, **alone)))

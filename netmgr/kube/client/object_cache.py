@@ -1,6 +1,6 @@
 """What matters about a collection's objects: a copy that a `Reflector` keeps.
 
-Only its thread replaces and deletes; what a reconciler has written is applied with `change`.
+Only its thread adds and deletes; a reconciler applies what it has written with `update`.
 """
 
 from __future__ import annotations
@@ -70,6 +70,15 @@ class ObjectCache(Generic[AnyView]):
 
     def change(self, api_object: Object) -> None:
         """Add or update an object, unless a later version of it is known."""
+        self._apply(api_object, adds=True)
+
+    def update(self, api_object: Object) -> None:
+        """Update an object that is known, unless a later version of it is."""
+        # The watch may deliver that it was deleted, and its successor, before our patch is
+        # answered. Nothing would delete it a second time.
+        self._apply(api_object, adds=False)
+
+    def _apply(self, api_object: Object, *, adds: bool) -> None:
         view = self._view_of(api_object)
         # It is not in the copy, either: a pod that has a Node keeps it.
         if view is None:
@@ -77,6 +86,8 @@ class ObjectCache(Generic[AnyView]):
         version = api_object["metadata"]["resourceVersion"]
         with self._lock:
             known, known_version = self._known.get(view.name, (None, "0"))
+            if not adds and (known is None or known.uid != view.uid):
+                return
             # Our own patch returns the newest version at once; the watch delivers older ones after
             # it. resourceVersion is documented as opaque, but it is etcd's revision: a number that
             # grows.
@@ -90,11 +101,8 @@ class ObjectCache(Generic[AnyView]):
             self._changed.set()
 
     def delete(self, api_object: Object) -> None:
-        """Remove an object, unless a newer one has the same name."""
-        name, uid = api_object["metadata"]["name"], api_object["metadata"]["uid"]
+        """Remove an object."""
         with self._lock:
-            # Our patch of the new object may have answered before the watch delivers this.
-            if name in self._known and self._known[name][0].uid == uid:
-                del self._known[name]
+            if self._known.pop(api_object["metadata"]["name"], None):
                 self.generation += 1
         self._changed.set()

@@ -49,7 +49,11 @@ class ClaimStore:
             self._take(shard)
 
     def write(self, changes: Mapping[NodeIndex, Claim | None]) -> bool:
-        """Write changes. False: another controller wrote first; all claims were read again."""
+        """Write changes. False: another controller wrote first; all claims were read again.
+
+        Raises:
+            StateError: a ConfigMap without our label has the name of one that is to be made.
+        """
         shards: dict[str, dict[NodeIndex, Claim | None]] = {}
         for index, claim in changes.items():
             shards.setdefault(shard_name(self._cluster, index), {})[index] = claim
@@ -64,6 +68,13 @@ class ClaimStore:
                 # is read now, which includes them.
                 log.warning("claims-conflict action=read-all-again shard=%s", name)
                 self.load()
+                # Every round would try to make it, and be refused.
+                if error.status == CONFLICT and name not in self._versions:
+                    label = f"{LABEL}={self._cluster}"
+                    raise StateError(
+                        f"ConfigMap {name} lacks the label {label} of the claims that it is for: "
+                        "restore the label, or delete it if it has no claims"
+                    ) from None
                 return False
         return True
 
@@ -91,8 +102,7 @@ class ClaimStore:
         if pool is None:
             raise StateError(
                 f"ConfigMap {name} has the label {LABEL} but no annotation {POOL} with the node "
-                "pool of its claims: restore the annotation, or remove the label if it has no "
-                "claims"
+                "pool of its claims: restore the annotation, or delete it if it has no claims"
             )
         # The answer to a write holds the whole shard, keys of other writers included, so it
         # replaces all that was known of it.

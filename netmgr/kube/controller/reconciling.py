@@ -68,7 +68,7 @@ def patch(
     try:
         # Applied at once: the watch delivers it later, and until then the next round would find the
         # object as it was and write it again.
-        cache.change(send(path, body))
+        cache.update(send(path, body))
     except ApiError as error:
         if not is_outdated(error):
             raise

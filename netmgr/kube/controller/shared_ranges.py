@@ -36,11 +36,14 @@ def shared_ranges(views: Sequence[NodeView]) -> Iterator[SharedRange]:
     """Every Node that overlaps an older one, in the order of their blocks."""
     created = {view.name: view.created for view in views}
     held = sorted((block, view.name) for view in views for block in view.cidrs)
-    widest: tuple[Prefix, str] | None = None
+    # Blocks nest or are disjoint. These enclose the next one, each with the oldest Node up to it.
+    # Comparing with that Node alone is enough, since all others of these overlap it as well.
+    enclosing: list[tuple[Prefix, str]] = []
     for block, name in held:
-        # Blocks are prefixes: what overlaps one lies in it, and comes right behind it.
-        if widest is None or not widest[0].overlaps(block):
-            widest = block, name
-        elif name != widest[1]:
-            older, younger = sorted((widest[1], name), key=created.__getitem__)
-            yield SharedRange(younger, older, block)
+        while enclosing and not enclosing[-1][0].overlaps(block):
+            enclosing.pop()
+        oldest = enclosing[-1][1] if enclosing else name
+        if oldest != name:
+            oldest, younger = sorted((oldest, name), key=created.__getitem__)
+            yield SharedRange(younger, oldest, block)
+        enclosing.append((block, oldest))

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
+from operator import itemgetter
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, Severity, error
 from netmgr.plan import machines
 from netmgr.plan.allocate.demand import mappings_of
-from netmgr.plan.check.conflicts import conflicts, pin_faults
+from netmgr.plan.check.conflicts import conflicts, pin_faults, site_key
 from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.derive import locked_subnets
 from netmgr.plan.document import Addressing, NodePool, PlanDocument, key_of
 from netmgr.plan.lock import ClusterLock, LockDocument, PlanRefused
-from netmgr.prefixes import Family
+from netmgr.prefixes import Family, overlaps
 
 FEW_LEFT = 0.02
 """Below this share of free node places, a cluster is worth a warning."""
@@ -26,6 +28,7 @@ def check_plan(
     """Faults of the plan and its lock, errors first. The lock must agree with itself."""
     diagnostics = list(pin_faults(plan))
     diagnostics += [conflict.diagnostic for conflict in conflicts(plan, lock, limits)]
+    diagnostics += _given_twice(lock)
     diagnostics += _forbidden(plan, lock, limits)
     diagnostics += _pinned_sizes(plan, limits)
     diagnostics += _block_lengths(plan, limits)
@@ -81,6 +84,14 @@ def _exceeded(line: Usage, limits: CloudLimits) -> Diagnostic:
         remedy = "use larger blocks, fewer nodes or another region, or raise the quota under limits"
         return error(message, line.path, remedy=remedy)
     return _warning(line.path, message, "plan the next step before it is needed")
+
+
+def _given_twice(lock: LockDocument) -> Iterator[Diagnostic]:
+    subnets = [(prefix, held) for held in locked_subnets(lock) for prefix in held.prefixes]
+    for (outer, other), (inner, held) in overlaps(subnets, itemgetter(0)):
+        message = f"{inner} of {held.name} overlaps {outer} of {other.name}"
+        remedy = "take one of the two out of the plan; once none of its machines runs, release it"
+        yield error(message, site_key(held.owner), remedy=remedy)
 
 
 def _forbidden(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnostic]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from operator import attrgetter
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, error, listed
 from netmgr.documents.sites import HUB, KeyedPrefix
 from netmgr.plan.allocate.demand import blocks
-from netmgr.plan.allocate.subnetting import taken_by
+from netmgr.plan.allocate.subnetting import taken_by, taken_by_pools
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, NodePool, PlanDocument, ServiceMode, key_of
 from netmgr.plan.lock import (
@@ -117,6 +118,7 @@ def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> It
             if pool in held.node_pools:
                 scope = (name, "node_pools", pool)
                 yield from _node_pool(scope, spec, held.node_pools[pool], limits)
+        yield from _pinned_twice(name, cluster, held)
 
 
 def renamed(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
@@ -180,6 +182,31 @@ def _excluded(plan: PlanDocument, site: str, subnets: Sequence[Prefix]) -> Itera
         for subnet in hit if _is_own(plan, site, prefix) else []:
             message = f"{prefix} is excluded, but {site} has its subnet {subnet} there"
             yield _conflict((site,), key, message, site_key(site))
+
+
+def _pinned_twice(name: str, cluster: Cluster, held: ClusterLock) -> Iterator[Conflict]:
+    """Subnets that overlap a pin of another node pool, or one that their own is yet to get."""
+    owners: dict[str, Sequence[Prefix]] = {"": held.nat.prefixes}
+    owners |= {pool: taken_by_pools({pool: spec}) for pool, spec in held.node_pools.items()}
+    for pool, subnets in owners.items():
+        # The NAT hosts' subnet moves with its cluster alone.
+        scope: Scope = (name, "node_pools", pool) if pool else (name,)
+        holder = f"{name}/{pool}" if pool else name
+        for (key, pin), subnet in product(_pins_beside(name, cluster, held, pool), subnets):
+            if pin.overlaps(subnet):
+                message = f"{pin} is pinned, but {holder} has its subnet {subnet} there"
+                yield _conflict(scope, key, message, ("clusters", *scope))
+
+
+def _pins_beside(
+    name: str, cluster: Cluster, held: ClusterLock, pool: str
+) -> Iterator[tuple[KeyPath, Prefix]]:
+    """Every pinned subnet but those of segments that `pool` has: `_node_pool` compares these."""
+    for other, spec in cluster.node_pools.items():
+        known = len(held.node_pools[pool].segments) if other == pool else 0
+        for number, pins in enumerate(spec.subnets[known:], known):
+            for pin in pins:
+                yield ("clusters", name, "node_pools", other, "subnets", number), pin
 
 
 def _elsewhere(plan: PlanDocument, site: str) -> Iterator[KeyedPrefix]:
