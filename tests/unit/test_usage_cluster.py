@@ -112,6 +112,12 @@ def test_every_nodes_rows_are_there_by_node() -> None:
     }
 
 
+def test_pods_may_have_any_name_that_a_container_may_have() -> None:
+    held = [usage_row(START, "-", name, "internet-out", Amount(100, 1)) for name in ("A_b.C-1", "")]
+    answer = read(Server(node("a"), answers={"a": held}), (By.HOUR, By.POD))
+    assert [row["pod"] for row in answer["rows"]] == ["A_b.C-1", ""]
+
+
 def test_a_row_says_how_many_nodes_of_its_time_are_not_in_the_answer() -> None:
     server = Server(
         node("a"),

@@ -27,7 +27,8 @@ ANSWER_SECONDS = 20.0
 LONGEST_ANSWER = 8 << 20
 """Ten thousand rows have 3 MB."""
 
-_Name = Annotated[str, Field(pattern=r"^[a-z0-9.-]{0,253}$")]
+# Without Kubernetes a container's id is its pod's name, of which capitals may be part.
+_Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{0,253}$")]
 _Number = Annotated[int, Field(ge=0, le=10**18)]
 
 
