@@ -87,7 +87,7 @@ def read(
     unread = [node for node in unread if _existed(node, period)]
     return {
         **view(period, by, ()),
-        "rows": list(_rows(answers, unread, period)),
+        "rows": list(_rows(answers, unread, period if By.HOUR in by else None)),
         "left_out": sum(answer["left_out"] for answer in answers.values()),
         "nodes": len(answers),
         "unread": unread,
@@ -95,15 +95,15 @@ def read(
 
 
 def _rows(
-    answers: Mapping[str, UsageView], unread: Collection[UnreadNode], period: Period
+    answers: Mapping[str, UsageView], unread: Collection[UnreadNode], hours: Period | None
 ) -> Iterator[UsageRow]:
+    """Rows with how many nodes are not in them; sums over hours, without `hours`, lack all."""
     by_hour = {
         hour: sum(_existed(node, Period(hour, hour + 1)) for node in unread)
-        for hour in range(period.first, period.end)
+        for hour in (range(hours.first, hours.end) if hours else ())
     }
     for node, answer in sorted(answers.items()):
         for row in answer["rows"]:
-            # Sums over hours have none.
             number = by_hour.get(row["hour"], len(unread))
             yield {**row, "node": node, "unread_nodes": number}
 
