@@ -169,7 +169,14 @@ class Readers(Component):
             "state_rebuilds": agent.health.rebuilds,
         }
         for component in agent.components:
-            component.snapshot(snapshot)
+            try:
+                component.snapshot(snapshot)
+            except NetmgrError as error:
+                # Without it, what all the others know is worth an answer.
+                name = type(component).__name__
+                log.warning(
+                    "snapshot-incomplete part=%s error=%s", name, error, extra=caused_by(name)
+                )
         fault = agent.health_fault()
         snapshot["problems"] = self._problems(fault)
         snapshot["drift_repaired"] = agent.health.repairs()

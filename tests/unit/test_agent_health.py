@@ -101,6 +101,10 @@ class Unreadable(Component):
     def queries(self) -> Mapping[str, Query]:
         return {"quotas": self._fail}
 
+    def snapshot(self, snapshot: Snapshot) -> None:
+        snapshot["limits"] = []
+        self._fail(snapshot)
+
     def _fail(self, _: object) -> Mapping[str, object]:
         raise TryAgainLater("nf_tables changes all the time")
 
@@ -120,6 +124,18 @@ def test_a_fault_of_the_agent_is_no_fault_of_the_query(
     question = json.dumps({"version": 1, "query": query}).encode()
     answer = json.loads(agent.readers.answer(question))
     assert (answer["error"], answer["fault"]) == (words, is_fault)
+
+
+def test_what_one_component_cannot_read_takes_nothing_else_out_of_the_snapshot(
+    agent: Probed, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.kernel.goes_on.set()
+    whole = agent.readers.snapshot_now()
+    agent.agent.components.insert(0, Unreadable(agent.agent))
+    answer = json.loads(agent.readers.answer(b'{"version": 1, "query": "snapshot"}'))
+    assert answer.keys() == whole.keys() | {"limits"}
+    (line,) = (each.getMessage() for each in caplog.records)
+    assert line == "snapshot-incomplete part=Unreadable error=nf_tables changes all the time"
 
 
 def test_a_socket_that_the_ending_agent_removed_is_not_made_again(tmp_path: Path) -> None:
