@@ -32,21 +32,32 @@ from prometheus_client.metrics_core import Metric as Family
 from exporter import access
 from exporter.access import Door
 from exporter.collector import Collector
-from exporter.connections import OpenConnections
+from exporter.connections import TAKING_SECONDS, OpenConnections
 from exporter.reporting import BudgetsClient, Reporter
 from exporter.settings import Settings
 from exporter.throughput import CONNECTION, Stream
 from exporter.wsgi import IDLE_SECONDS, PublicHandler, PublicServer
 from netmgr.api import throughput
-from netmgr.api.client import ask, ask_ready, ask_report, ask_usage, read_snapshot
+from netmgr.api.client import (
+    PATIENCE_SECONDS,
+    ask,
+    ask_ready,
+    ask_report,
+    ask_usage,
+    read_snapshot,
+)
 from netmgr.api.gaps import described
 from netmgr.api.snapshot import Snapshot
-from netmgr.errors import ConfigError, NetmgrError, RequestError, SetupError
+from netmgr.errors import ConfigError, NetmgrError, RequestError, SetupError, TryAgainLater
 
 log = logging.getLogger(__name__)
 
 HEALTH_SECONDS = 1.0
 """How long one answer serves those who ask /readyz, which anybody may as often as they like."""
+
+TURN_SECONDS = TAKING_SECONDS - PATIENCE_SECONDS
+"""How long a client of /usage waits for its turn: it is answered before its connection may have to
+make room, which would leave its thread waiting, and the number of threads without a bound."""
 
 PLAIN = ("Content-Type", "text/plain; charset=utf-8")
 JSON = ("Content-Type", "application/json")
@@ -250,11 +261,16 @@ def application(
     links = Shared(lambda: LINKS.format(html.escape(_gaps(read))), HEALTH_SECONDS)
     # A page of 5,000 series takes 4 MB while it is made: one at a time, however many clients ask.
     making = threading.Lock()
+    # The agent sums up a week in memory: once at a time. No page waits for that.
+    summing = threading.Lock()
 
     def usage_alone(query: str) -> object:
-        # The agent sums up a week in memory: once at a time.
-        with making:
+        if not summing.acquire(timeout=TURN_SECONDS):
+            raise TryAgainLater("history is summed up for other clients; ask again later")
+        try:
             return usage(dict(parse_qsl(query)))
+        finally:
+            summing.release()
 
     def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]

@@ -23,6 +23,7 @@
     │  ├─ DiskFull              103  … because its disk has no room
     │  └─ OtherSchema           103  … because another version wrote it; it is kept
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
+    ├─ QueryFailed              100  the agent failed at a query that is right
     ├─ SetupError               105  this machine lacks a program, library or privilege
     └─ ApiError                 107  the Kubernetes API server refused; carries the HTTP status
        └─ ApiUnavailable        107  … or cannot answer now: unreachable, overloaded, failing
@@ -201,6 +202,10 @@ class OtherSchema(StateError):
 
 class CheckFailed(NetmgrError):
     cni_code = 104
+
+
+class QueryFailed(NetmgrError):
+    """The agent could not answer a query; the message is its own."""
 
 
 class SetupError(NetmgrError):

@@ -29,7 +29,7 @@ from netmgr.api.snapshot import VERSION, AttachmentView, Fault, Problem, Snapsho
 from netmgr.dataplane.taps import read_taps
 from netmgr.documents import loader
 from netmgr.documents.explain import explain, reason_of
-from netmgr.errors import ConfigError, NetmgrError, NodeFull, SetupError
+from netmgr.errors import ConfigError, NetmgrError, NodeFull, RequestError
 from netmgr.kernel import links
 from netmgr.logs import caused_by
 from netmgr.prefixes import Address
@@ -68,10 +68,12 @@ class Readers(Component):
         # RecursionError: JSON that is nested too deeply.
         except (ValueError, RecursionError) as error:
             return _refusal(f"not a query: {error}")
+        except RequestError as error:
+            return _refusal(error.message)
         except NetmgrError as error:
             # Any reader may repeat a query that fails: a kind has one line a minute.
             log.warning("query-failed error=%s", error, extra=caused_by(type(error).__name__))
-            return _refusal(error.message)
+            return _refusal(error.message, fault=True)
 
     def _query(self, request: Mapping[str, object]) -> object:
         query = request.get("query")
@@ -79,7 +81,7 @@ class Readers(Component):
             if answer := component.queries().get(str(query)):
                 return answer(request)
         if query == "nat":
-            raise SetupError(
+            raise RequestError(
                 f"this machine is no NAT host; its role is {self._agent.document.role}"
             )
         raise ValueError(
@@ -167,7 +169,14 @@ class Readers(Component):
             "state_rebuilds": agent.health.rebuilds,
         }
         for component in agent.components:
-            component.snapshot(snapshot)
+            try:
+                component.snapshot(snapshot)
+            except NetmgrError as error:
+                # Without it, what all the others know is worth an answer.
+                name = type(component).__name__
+                log.warning(
+                    "snapshot-incomplete part=%s error=%s", name, error, extra=caused_by(name)
+                )
         fault = agent.health_fault()
         snapshot["problems"] = self._problems(fault)
         snapshot["drift_repaired"] = agent.health.repairs()
@@ -216,5 +225,6 @@ class Readers(Component):
         return problems
 
 
-def _refusal(message: str) -> bytes:
-    return json.dumps({"version": VERSION, "error": message}).encode()
+def _refusal(message: str, *, fault: bool = False) -> bytes:
+    """Why there is no answer; `fault`: although the query is right."""
+    return json.dumps({"version": VERSION, "error": message, "fault": fault}).encode()

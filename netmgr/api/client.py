@@ -65,6 +65,7 @@ def ask(
             NoAgent: it has no socket there.
         SetupError: the socket may not be opened by this user, or the agent speaks another version.
         RequestError: the agent refused the question; the message is its own.
+        QueryFailed: the question is right, and the agent could not answer it.
     """
     question = json.dumps({"version": VERSION, "query": query, **arguments}).encode() + b"\n"
     try:
@@ -139,7 +140,8 @@ def _understood(path: Path, answer: bytearray) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise errors.TryAgainLater(f"{path}: the agent's answer is no document")
     if "error" in document:
-        raise errors.RequestError(plain(str(document["error"])))
+        kind = errors.QueryFailed if document.get("fault") else errors.RequestError
+        raise kind(plain(str(document["error"])))
     if document.get("version") != VERSION:
         raise errors.SetupError(
             f"{path}: the agent answers in version {document.get('version')!r}, "

@@ -384,10 +384,8 @@ class Book:
                 del self.ended[name]
                 gone.add(name)
         for account in list(self.totals) if gone else ():
-            if (
-                account.scope is tables.Scope.POD
-                and tables.SeriesKey(account.owner, account.name) in gone
-            ):
+            series = tables.SeriesKey(account.owner, account.name)
+            if account.scope is tables.Scope.POD and series in gone:
                 del self.totals[account]
         self.write_down_reading()
 
@@ -420,7 +418,9 @@ class Book:
 
         So many seconds of it are known already; so many bytes are known to be lost.
         """
-        self._advance()
+        # Until the file can be written, it lacks this gap, and no more than that.
+        if gap is not tables.Gap.NOT_DURABLE:
+            self._advance()
         # By the wall clock, which may be wrong, for people and roll-ups.
         last = tables.LastGap.of(concerned, now.wall - (now.steady - since), now.wall)
         # Without counters nobody knows whose bytes they were: any row of these hours may lack some.

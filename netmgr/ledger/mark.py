@@ -2,9 +2,10 @@
 
 The books of a machine have a number of their own and count what the kernel will not show them
 again: readings of counters that end or begin anew, and gaps. Both together are the mark. (Postings
-of a counter that goes on are not counted: an older copy reads it again.) The mark is in the ledger
-file, in the kernel beside the counters (`rules/engine.py`), and in a small file next to the ledger.
-The ledger is always written first, so a file that is behind one of the others is an older copy:
+of a counter that goes on are not counted: an older copy reads it again. Nor is a gap "not-durable",
+in which nothing is lost while counters go on.) The mark is in the ledger file, in the kernel beside
+the counters (`rules/engine.py`), and in a small file next to the ledger. The ledger is always
+written first, so a file that is behind one of the others is an older copy:
 
 - The kernel's mark is written in the same step that takes a counter away, and by every
   reconcile. It is gone after a reboot, as the counters are.

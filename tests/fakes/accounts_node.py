@@ -9,7 +9,7 @@ from netmgr.agent.accounting import changeover
 from netmgr.agent.accounting.accounting import examine
 from netmgr.agent.accounting.accounts import Accounts
 from netmgr.documents.node import Backend
-from netmgr.errors import KernelError
+from netmgr.errors import NetmgrError
 from netmgr.model import Attachment, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
@@ -37,7 +37,7 @@ class Kernel(FakeBackend):
         super().__init__()
         self._clock = clock
         self.reading_seconds = self.changing_seconds = 0.0
-        self.fault: KernelError | None = None
+        self.fault: NetmgrError | None = None
 
     def read(self, desired: Ruleset) -> list[Sample]:
         self._take(self.reading_seconds)
@@ -64,7 +64,7 @@ class HostPods:
         self.counter = Counter("cgroup 7", Family.V4, Traffic.INTERNET_OUT)
         self.bytes, self.looks, self.is_open = 0, 0, True
         self.internal: list[Prefix] = []
-        self.fault: KernelError | None = None
+        self.fault: NetmgrError | None = None
 
     def samples(self) -> list[Sample]:
         return [Sample(self.counter, self.bytes, 1)]

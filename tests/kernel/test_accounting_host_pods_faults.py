@@ -99,10 +99,18 @@ class Machine:
             ledger=self.ledger,
             accounts=SimpleNamespace(count_host_pods=lambda _host_pods: None),
         )
-        agent: Any = SimpleNamespace(
+        self.agent: Any = SimpleNamespace(
             document=SimpleNamespace(accounting=settings), get=lambda _kind: accounting
         )
-        self.host_pods = HostPods(agent)
+        self.begin()
+
+    def begin(self, *, counts: bool = True) -> None:
+        """Begin as the next agent, whose predecessor was killed."""
+        self.agent.document.accounting.host_pods = counts
+        host_pods = HostPods.open(self.agent)
+        assert host_pods
+        self.host_pods = host_pods
+        self.host_pods.start()
 
     def disturb(self, monkeypatch: pytest.MonkeyPatch, *faults: Fault) -> None:
         """Have these happen once each, in order, just before a pod is admitted."""
@@ -233,18 +241,47 @@ def test_a_pod_that_was_refused_and_is_gone_ends(
     assert machine.send("third").keys() == {"third"}
 
 
+def remove_counter(machine: Machine, name: str) -> None:
+    cgroup = machine.pods[name].container.parent
+    depth = machine.host_pods._finder.depths[0]
+    element = f'{TABLE} out4_{depth} {{ "{cgroup.relative_to(SYSFS)}" }}'
+    assert not programs.run(["nft", "delete", "element", element]).returncode
+
+
+@pytest.mark.parametrize("agent", ["lasting", "killed", "killed, and the table flushed"])
 def test_a_pod_that_ends_after_another_program_took_its_counter_away_is_a_gap(
-    machine: Machine,
+    machine: Machine, agent: str
 ) -> None:
     machine.look()
     machine.send(*NAMES)
     machine.clock.time += 3
-    cgroup = machine.pods["second"].container.parent
-    depth = machine.host_pods._finder.depths[0]
-    element = f'{TABLE} out4_{depth} {{ "{cgroup.relative_to(SYSFS)}" }}'
-    assert not programs.run(["nft", "delete", "element", element]).returncode
+    remove_counter(machine, "second")
     machine.end("second")
+    if agent != "lasting":
+        machine.host_pods.close()
+        if "flushed" in agent:
+            flush()
+        machine.begin()
     machine.look()
     assert machine.send("first", "third").keys() == {"first", "third"}
     assert gaps(machine.ledger) == {"removed": 1}
     assert gap_seconds(machine.ledger, "removed") == pytest.approx(3)
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_pods_that_are_no_longer_counted_have_all_that_they_sent_or_are_a_gap(
+    machine: Machine, *, is_flushed: bool
+) -> None:
+    machine.look()
+    sent = sum(machine.send(*NAMES).values())
+    machine.clock.time += 3
+    sent += machine.pods["first"].send(500)
+    machine.host_pods.close()
+    if is_flushed:
+        flush()
+    machine.begin(counts=False)
+    totals = [row for row in machine.ledger.totals().pods if row["traffic"] == OUT]
+    assert {row["live"] for row in totals} == {False}
+    assert (sum(row["bytes"] for row in totals) == sent) is not is_flushed
+    assert gaps(machine.ledger) == ({"removed": 1} if is_flushed else {})
+    assert programs.run(["nft", "list", "table", *TABLE.split()]).returncode

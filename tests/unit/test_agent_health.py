@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillWaiting
 from contextlib import ExitStack
@@ -20,13 +20,13 @@ from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.accounting.host_pods import HostPods
 from netmgr.agent.cni.server import CniSocket
-from netmgr.agent.core.components import Agent, Component, Remnants
+from netmgr.agent.core.components import Agent, Component, Query, Remnants
 from netmgr.agent.core.files import FILES, Files
 from netmgr.agent.queries import Readers
 from netmgr.api.server import UnixServer
 from netmgr.api.snapshot import Snapshot
 from netmgr.documents.node import NodeDocument
-from netmgr.errors import KernelError
+from netmgr.errors import KernelError, TryAgainLater
 from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.model import Sample
 from netmgr.rules.engine import Rules
@@ -93,6 +93,49 @@ def test_files_that_cannot_be_made_again_are_reported(agent: Probed) -> None:
     agent.health.failing[FILES] = fault = "/var/lib/netmgr: cannot be made or written"
     assert json.loads(agent.readers.answer(QUESTION))["files"] == fault
     assert not agent.kernel.is_asked.is_set(), "a probe reads no counters"
+
+
+class Unreadable(Component):
+    """A component of which nothing can be read just now."""
+
+    def queries(self) -> Mapping[str, Query]:
+        return {"quotas": self._fail}
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        snapshot["limits"] = []
+        self._fail(snapshot)
+
+    def _fail(self, _: object) -> Mapping[str, object]:
+        raise TryAgainLater("nf_tables changes all the time")
+
+
+@pytest.mark.parametrize(
+    ("query", "words", "is_fault"),
+    [
+        ("quotas", "nf_tables changes all the time", True),
+        ("nat", "this machine is no NAT host; its role is node", False),
+        ("usage", "not a query: could not convert string to float: 'None'", False),
+    ],
+)
+def test_a_fault_of_the_agent_is_no_fault_of_the_query(
+    agent: Probed, query: str, words: str, *, is_fault: bool
+) -> None:
+    agent.agent.components.append(Unreadable(agent.agent))
+    question = json.dumps({"version": 1, "query": query}).encode()
+    answer = json.loads(agent.readers.answer(question))
+    assert (answer["error"], answer["fault"]) == (words, is_fault)
+
+
+def test_what_one_component_cannot_read_takes_nothing_else_out_of_the_snapshot(
+    agent: Probed, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.kernel.goes_on.set()
+    whole = agent.readers.snapshot_now()
+    agent.agent.components.insert(0, Unreadable(agent.agent))
+    answer = json.loads(agent.readers.answer(b'{"version": 1, "query": "snapshot"}'))
+    assert answer.keys() == whole.keys() | {"limits"}
+    (line,) = (each.getMessage() for each in caplog.records)
+    assert line == "snapshot-incomplete part=Unreadable error=nf_tables changes all the time"
 
 
 def test_a_socket_that_the_ending_agent_removed_is_not_made_again(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter import connections
+from exporter import connections, server
 from exporter.connections import HEAD_BYTES, HEAD_SECONDS, MOST_CONNECTIONS
 from tests.fakes.agent_socket import agent, canned, snapshot
 from tests.fakes.exporter_port import get, serving
@@ -28,15 +28,17 @@ SILENT = 3 * MOST_CONNECTIONS
 
 
 @contextmanager
-def connected(port: int, number: int) -> Iterator[list[socket.socket]]:
-    """So many clients that begin a request and never end it."""
+def connected(
+    port: int, number: int, sent: bytes = b"GET /metrics HTTP/1.1\r\n"
+) -> Iterator[list[socket.socket]]:
+    """So many clients that send this and no more: by default, a request that never ends."""
     with ExitStack() as stack:
         made = []
         for _ in range(number):
             client = stack.enter_context(
                 socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
             )
-            client.sendall(b"GET /metrics HTTP/1.1\r\n")
+            client.sendall(sent)
             made.append(client)
         yield made
 
@@ -68,6 +70,31 @@ def test_silent_clients_do_not_lock_others_out(port: int) -> None:
         assert sum(map(is_open, silent)) <= MOST_CONNECTIONS
         # Those that made room end a moment later.
         eventually(lambda: handlers() <= MOST_CONNECTIONS + 1)
+
+
+def test_clients_of_a_slow_history_keep_neither_prometheus_away_nor_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # So that each client makes room for the next one at once.
+    monkeypatch.setattr(connections, "TAKING_SECONDS", 0.0)
+    monkeypatch.setattr(server, "TURN_SECONDS", 0.1)
+    summed_up = threading.Event()
+
+    def usage(_: object) -> object:
+        assert summed_up.wait(PATIENCE)
+        return {}
+
+    with (
+        serving(snapshot, usage) as port,
+        connected(port, 2 * MOST_CONNECTIONS, b"GET /usage HTTP/1.1\r\n\r\n"),
+    ):
+        try:
+            assert get(port)[0].status == 200
+            eventually(lambda: handlers() == 1, "all but the one whose turn it is end")
+            assert get(port, "/usage")[0].status == 503
+        finally:
+            summed_up.set()
+        assert get(port, "/usage")[0].status == 200
 
 
 def test_a_request_that_trickles_in_is_ended(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.server import Server, Shared, serve
 from exporter.settings import Settings, split_address
 from netmgr import programs
-from netmgr.api.client import ask, ask_usage, read_snapshot
+from netmgr.api.client import ask, ask_report, ask_usage, read_snapshot
 from netmgr.cli.exporter import exporter as command
-from netmgr.errors import ConfigError, RequestError, SetupError, TryAgainLater
+from netmgr.errors import ConfigError, Exit, QueryFailed, RequestError, SetupError, TryAgainLater
 from tests.fakes.agent_socket import agent, canned, snapshot
 from tests.fakes.exporter_port import get, serving
 from tests.waiting import PATIENCE, eventually
@@ -194,6 +194,23 @@ def test_usage_is_what_the_agent_answers_or_refuses(socket_path: Path) -> None:
             assert get(port, "/usage")[0].status == 400
     question = {"version": 1, "query": "usage", "since": "0", "until": "3600", "by": "hour,pod"}
     assert asked[0] == question
+
+
+def test_what_fails_in_the_agent_is_no_fault_of_the_reader_and_no_answer(
+    socket_path: Path,
+) -> None:
+    def fail(question: bytes) -> bytes:
+        if json.loads(question)["query"] == "problems":
+            return b'{"version": 1, "problems": []}'
+        return b'{"version": 1, "error": "list counters: refused", "fault": true}'
+
+    with agent(socket_path, fail):
+        for question in (partial(ask, socket_path, "usage"), partial(ask_report, socket_path)):
+            with pytest.raises(QueryFailed, match="list counters") as failed:
+                question()
+            assert failed.value.exit_code is Exit.FAILURE
+        with serving(lambda: snapshot(1, 1), partial(ask_usage, socket_path)) as port:
+            assert get(port, "/usage")[0].status == 503
 
 
 def test_the_first_page_and_other_paths_lead_to_what_there_is(port: int, socket_path: Path) -> None:

@@ -20,6 +20,7 @@ from netmgr.ledger import mark
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import MARK_FILE, Ledger
 from netmgr.ledger.mark import BooksState, Mark, Own, Synced, compare
+from netmgr.ledger.store import LedgerStore
 from netmgr.ledger.tables import LARGEST, Gap, Lost
 from netmgr.model import PodRef
 from netmgr.prefixes import Address
@@ -264,6 +265,30 @@ def test_what_could_not_be_written_before_a_crash_is_missed(node: Node) -> None:
         other.rollback()
     with node.again(BooksState.OLDER) as after:
         assert (pod_bytes(after), gaps(after)) == (0, {"ledger-older": 1})
+
+
+@pytest.mark.parametrize("is_rebooted", [False, True])
+def test_a_file_that_could_not_be_written_lacks_nothing_while_no_pod_ended(
+    node: Node, monkeypatch: pytest.MonkeyPatch, *, is_rebooted: bool
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(LedgerStore, "write", Mock(side_effect=StateError("no space")))
+        if is_rebooted:
+            node.ledger._store.close()
+            node.reboot()
+            node.ledger = opened(node.path, node.clock, node.boot)
+            node.ledger.examine([], has_counters=False)
+            node.ledger.begin([counter()], WEB)
+        for _ in range(2):
+            node.clock.time += 5
+            node.bytes += 50
+            node.ledger.post([reading(node.bytes)])
+        assert gaps(node.ledger)["not-durable"] == 1
+        node.mark = node.ledger.mark
+        node.ledger._store.close()
+    with node.again(BooksState.CURRENT) as after:
+        assert (pod_bytes(after), namespace_bytes(after)) == (400, 400)
+        assert gaps(after) == ({"reboot": 1} if is_rebooted else {})
 
 
 def test_books_that_never_had_a_mark_are_taken_as_they_are(path: Path, clock: Clock) -> None:

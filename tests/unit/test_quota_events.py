@@ -6,8 +6,15 @@ import json
 
 import pytest
 
+from netmgr.kube.client.agent_pods import LONGEST_MESSAGE
 from netmgr.kube.controller.events import LONGEST_NAME, MOST_EVENTS
-from netmgr.kube.controller.node_reports import MOST, NodeReport, Spent, parse
+from netmgr.kube.controller.node_reports import (
+    MOST,
+    NodeReport,
+    Spent,
+    parse,
+    parse_body,
+)
 from netmgr.kube.controller.quota_events import notices
 
 SPENT = {
@@ -44,6 +51,7 @@ def test_an_answer_is_read():
 @pytest.mark.parametrize(
     "changes",
     [
+        {"namespace": "-", "pod": "A_container"},
         {"namespace": "../default"},
         {"namespace": "research\n"},
         {"namespace": "r" * 64},
@@ -54,9 +62,16 @@ def test_an_answer_is_read():
         {"until": 10**12},
     ],
 )
-def test_what_no_exporter_says_is_refused(changes: dict[str, object]):
-    with pytest.raises(ValueError, match="validation error"):
-        parse(answer(SPENT | changes))
+def test_a_quota_of_which_there_can_be_no_event_takes_nothing_else_along(
+    changes: dict[str, object],
+):
+    assert parse(answer(SPENT | changes, SPENT)) == reported(spent())
+
+
+def test_a_long_message_of_a_problem_is_cut():
+    text = json.dumps({"problems": [{"reason": "RulesFailing", "message": "x" * 5000}]})
+    (problem,) = parse_body(text.encode()).problems
+    assert problem.message == "x" * LONGEST_MESSAGE
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ def rows(*hours: int, namespace: str = "team-a", traffic: str = "internet-out") 
     return [usage_row(START + hour, namespace, "", traffic, Amount(100, 1)) for hour in hours]
 
 
-def read(server: Any, by: tuple[By, ...] = (By.HOUR, By.NAMESPACE)) -> Any:
-    return cluster_usage.read(server, ("netmgr",), PERIOD, list(by), 60, str)
+def read(server: Any, by: tuple[By, ...] = (By.HOUR, By.NAMESPACE), period: Period = PERIOD) -> Any:
+    return cluster_usage.read(server, ("netmgr",), period, list(by), 60, str)
 
 
 def by_node(answer: Any) -> dict[tuple[str, int], int]:
@@ -110,6 +110,12 @@ def test_every_nodes_rows_are_there_by_node() -> None:
         "until": str((START + 4) * 3600),
         "by": "hour,namespace",
     }
+
+
+def test_pods_may_have_any_name_that_a_container_may_have() -> None:
+    held = [usage_row(START, "-", name, "internet-out", Amount(100, 1)) for name in ("A_b.C-1", "")]
+    answer = read(Server(node("a"), answers={"a": held}), (By.HOUR, By.POD))
+    assert [row["pod"] for row in answer["rows"]] == ["A_b.C-1", ""]
 
 
 def test_a_row_says_how_many_nodes_of_its_time_are_not_in_the_answer() -> None:
@@ -133,6 +139,8 @@ def test_a_row_says_how_many_nodes_of_its_time_are_not_in_the_answer() -> None:
     }
     summed = read(server, (By.NAMESPACE,))
     assert {row["unread_nodes"] for row in summed["rows"]} == {3}
+    since_1970 = read(server, (By.NAMESPACE,), Period(0, START + 4))
+    assert {row["unread_nodes"] for row in since_1970["rows"]} == {4}
 
 
 def test_nodes_that_are_gone_and_cannot_be_read_are_not_taken_for_none() -> None:

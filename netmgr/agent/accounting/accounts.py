@@ -14,7 +14,7 @@ import netmgr
 from netmgr.agent.accounting.audit import AuditReport, Passed, link_audits, through
 from netmgr.api.snapshot import AuditRatio, UsageRow
 from netmgr.clock import Clock
-from netmgr.errors import KernelError, SetupError
+from netmgr.errors import KernelError, NetmgrError
 from netmgr.kernel import links
 from netmgr.kernel.links import Carried
 from netmgr.ledger.history import By, Period
@@ -343,7 +343,7 @@ class Accounts:
         """What pods exchanged in a period, up to now where it is still going on."""
         try:
             self.read()
-        except KernelError as error:
+        except NetmgrError as error:
             # The history up to the last reading is better than no answer.
             log.warning("counters-unread error=%s", error)
         return self._ledger.usage(period, by)
@@ -393,7 +393,7 @@ class Accounts:
             try:
                 self._host_pods.follow(self._rules.policy.known)
                 self._host_pods.look()
-            except (KernelError, SetupError) as error:
+            except NetmgrError as error:
                 log.warning("host-pods-uncounted error=%s", error)
 
     def close(self) -> None:

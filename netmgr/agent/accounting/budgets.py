@@ -24,7 +24,6 @@ from netmgr.api.snapshot import VERSION, BudgetState, Fault, Problem, Snapshot
 from netmgr.budgets.messages import Budget, BudgetUse
 from netmgr.budgets.terms import PERIOD
 from netmgr.documents.quantity import written
-from netmgr.errors import NetmgrError
 from netmgr.file_version import versions
 from netmgr.kernel.inotify import Watch
 from netmgr.limits import budgets, held_back
@@ -149,21 +148,17 @@ class Budgets(Component):
         with self._lock:
             sent = self._looks[-1].budgets if self._looks else {}
             throttled = sorted(self._throttled.items())
-        try:
-            uses: list[BudgetState] = [
-                {
-                    "budget": budget.name,
-                    "traffic": budget.budget.traffic,
-                    "limit": budget.budget.rate,
-                    "sent": sent.get(budget.name, 0),
-                    "is_quota": budget.budget.per_day > 0,
-                    "use": asdict(use),
-                }
-                for budget, use in self._uses()
-            ]
-        except NetmgrError as error:
-            log.warning("budgets-unread error=%s", error)
-            return
+        uses: list[BudgetState] = [
+            {
+                "budget": budget.name,
+                "traffic": budget.budget.traffic,
+                "limit": budget.budget.rate,
+                "sent": sent.get(budget.name, 0),
+                "is_quota": budget.budget.per_day > 0,
+                "use": asdict(use),
+            }
+            for budget, use in self._uses()
+        ]
         snapshot["budgets"] = {
             "epoch": answer.epoch,
             "enforced": answer.enforce,

@@ -47,23 +47,31 @@ class HostPods(Component):
             # A loss that is still to be settled: these pods may be found after it was, and what
             # they were counted for is part of it.
             self._rules.remove()
-        accounting.accounts.count_host_pods(self)
+        self._counts = settings.host_pods
+        if self._counts:
+            accounting.accounts.count_host_pods(self)
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
-        """None if they are not counted; then what an earlier agent counted is ended."""
-        if agent.document.accounting.host_pods:
-            return cls(agent)
-        ledger = agent.get(NodeAccounting).ledger
-        # The document once counted host-network pods: their table would count on for ever.
-        if former := _open_counters(ledger):
-            _remove_table()
-            ledger.end(former)
-        return None
+        """None if they are not counted, and an earlier agent counted none."""
+        is_needed = agent.document.accounting.host_pods or _open_counters(
+            agent.get(NodeAccounting).ledger
+        )
+        return cls(agent) if is_needed else None
 
     def capabilities(self) -> Iterable[Capability]:
         # To see which network the processes of other users are in.
-        return (Capability.SYS_PTRACE,)
+        return (Capability.SYS_PTRACE,) if self._counts else ()
+
+    def start(self) -> None:
+        if self._counts:
+            return
+        # The document once counted host-network pods: their table would count on for ever.
+        former = _open_counters(self._ledger)
+        self._ledger.post(self.samples(), closing=former)
+        self._rules.remove()
+        self._ledger.end(former)
+        self._rules.close()
 
     def _start(self) -> None:
         """Take over from a predecessor: post what its counters show, and end pods that are gone."""
@@ -72,12 +80,12 @@ class HostPods(Component):
         # A pod that has no process just now keeps its cgroup, whose counters go on.
         counted = {counter.cgroup for counter in known}
         running = self._finder.find(counted)
+        stay = {counter for pod in running for counter in counters_of(pod.cgroup.number)}
+        gone = known - stay
         # A table that was just made counts from zero, which would look like zeroed counters. Its
         # pods are begun anew below instead, as one gap.
-        if not made:
-            self._ledger.post(self.samples())
-        stay = {counter for pod in running for counter in counters_of(pod.cgroup.number)}
-        self._ledger.end(known - stay)
+        self._ledger.post([] if made else self.samples(), closing=gone)
+        self._ledger.end(gone)
         if made:
             self._ledger.restart(known & stay)
         self._begin(running, () if made else tuple(self._pending))

@@ -23,7 +23,6 @@ from netmgr.api.snapshot import VERSION, Quota, QuotaState, Snapshot, SpentQuota
 from netmgr.clock import Clock
 from netmgr.dataplane import sandbox
 from netmgr.documents.accounting import Charge
-from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.ledger.history import FARTHEST, SECONDS, By, Period, charged
 from netmgr.limits import quotas, shaper, tree
 from netmgr.limits.quotas import NodeQuota
@@ -177,13 +176,9 @@ class Limits(Component):
             yield Task(repair, _FOLLOW_SECONDS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        try:
-            usage = self.shaper.usage()
-            if self.shaper.budgets:
-                snapshot["quotas"] = self._quota_states()
-        except (KernelError, StateError, SetupError) as error:
-            log.warning("limits-unread error=%s", error)
-            return
+        usage = self.shaper.usage()
+        if self.shaper.budgets:
+            snapshot["quotas"] = self._quota_states()
         snapshot["limits"] = [
             {
                 "namespace": limited.namespace,

@@ -123,7 +123,7 @@ class Component:
         return ()
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """Fill in its part of what readers get."""
+        """Fill in its part of what readers get; after a NetmgrError it lacks the rest."""
 
     def queries(self) -> Mapping[str, Query]:
         """Further queries that it answers, by name."""

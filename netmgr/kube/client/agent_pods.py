@@ -17,7 +17,7 @@ PREFLIGHT = "preflight"
 """The init container that probes the network of a Node before its agent starts."""
 
 LONGEST_MESSAGE = 1024
-"""Characters kept of its termination message: a kubelet may write anything there."""
+"""Characters kept of a message from a node: a kubelet may write anything there."""
 
 EXPORTER = ("exporter", "metrics")
 """Names of its container and of its port."""

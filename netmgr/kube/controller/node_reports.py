@@ -17,10 +17,10 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, OnErrorOmit
 
 from netmgr.api.snapshot import Fault
-from netmgr.kube.client.agent_pods import AgentPod
+from netmgr.kube.client.agent_pods import LONGEST_MESSAGE, AgentPod
 from netmgr.kube.controller.reconciling import Leadership
 
 TURN_SECONDS = 10.0
@@ -38,7 +38,7 @@ MOST = 1000
 
 log = logging.getLogger(__name__)
 
-# They become names and paths of Events: what is no name of Kubernetes is refused.
+# They become names and paths of Events: a quota whose names are none of Kubernetes is left out.
 _Label = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 _Name = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
 _Number = Annotated[int, Field(ge=0, le=10**18)]
@@ -64,7 +64,8 @@ class Spent(_Part):
 class ReportedProblem(_Part):
     # A later release may have other ones.
     reason: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z]{0,63}$")]
-    message: Annotated[str, Field(max_length=1024)]
+    # Agents do not bound it: libnftables, for one, quotes a whole line.
+    message: Annotated[str, AfterValidator(lambda message: message[:LONGEST_MESSAGE])]
 
 
 class NodeReport(_Part):
@@ -72,7 +73,8 @@ class NodeReport(_Part):
 
     model_config = ConfigDict(title="Report")  # its name in messages
 
-    spent: tuple[Spent, ...] = ()
+    # Pods that Kubernetes does not know have quotas, too, and no Event can be about them.
+    spent: tuple[OnErrorOmit[Spent], ...] = ()
     # Twice as many as this release knows: a node may be of a later one.
     problems: Annotated[tuple[ReportedProblem, ...], Field(max_length=2 * len(Fault))] = ()
 
@@ -161,7 +163,7 @@ def parse(answer: bytes) -> NodeReport:
     """The report in an exporter's whole HTTP answer.
 
     Raises:
-        ValueError: it is none, or has something that makes no sense.
+        ValueError: it is none, or has a problem that makes no sense.
     """
     head, _, body = answer.partition(b"\r\n\r\n")
     status = head.split(b" ", 2)[1:2]

@@ -27,7 +27,8 @@ ANSWER_SECONDS = 20.0
 LONGEST_ANSWER = 8 << 20
 """Ten thousand rows have 3 MB."""
 
-_Name = Annotated[str, Field(pattern=r"^[a-z0-9.-]{0,253}$")]
+# Without Kubernetes a container's id is its pod's name, of which capitals may be part.
+_Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{0,253}$")]
 _Number = Annotated[int, Field(ge=0, le=10**18)]
 
 
@@ -86,7 +87,7 @@ def read(
     unread = [node for node in unread if _existed(node, period)]
     return {
         **view(period, by, ()),
-        "rows": list(_rows(answers, unread, period)),
+        "rows": list(_rows(answers, unread, period if By.HOUR in by else None)),
         "left_out": sum(answer["left_out"] for answer in answers.values()),
         "nodes": len(answers),
         "unread": unread,
@@ -94,15 +95,15 @@ def read(
 
 
 def _rows(
-    answers: Mapping[str, UsageView], unread: Collection[UnreadNode], period: Period
+    answers: Mapping[str, UsageView], unread: Collection[UnreadNode], hours: Period | None
 ) -> Iterator[UsageRow]:
+    """Rows with how many nodes are not in them; sums over hours, without `hours`, lack all."""
     by_hour = {
         hour: sum(_existed(node, Period(hour, hour + 1)) for node in unread)
-        for hour in range(period.first, period.end)
+        for hour in (range(hours.first, hours.end) if hours else ())
     }
     for node, answer in sorted(answers.items()):
         for row in answer["rows"]:
-            # Sums over hours have none.
             number = by_hour.get(row["hour"], len(unread))
             yield {**row, "node": node, "unread_nodes": number}
 
