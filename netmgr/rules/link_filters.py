@@ -184,35 +184,36 @@ class LinkFilters:
 
     def join(self, links: Iterable[int]) -> None:
         """Have pods' links count before they are up."""
-        additions = {traffic_filters.add_clsact(link, _BLOCKS): link for link in links}
-        if not additions:
+        wanted = dict.fromkeys(links, _BLOCKS)
+        if not wanted:
             return
         # A block comes with the first link that shares it, and goes with the last one.
         puts = self._puts(self._of_pod(0, _BLOCKS))
-        if failures := self._channel.attempt([*additions, *puts]):
-            # Programs that look into packets give each new link a clsact of their own.
-            clsacts = traffic_filters.read_clsacts(self._channel)
-            refused = [
-                failures[new]
-                for new in additions.keys() & failures
-                if additions[new] not in clsacts
-            ]
-            programs: dict[FilterPlace, str] = {}
-            for link in additions.values() & clsacts.keys():
-                programs |= self._of_pod(link, clsacts[link])
-            _raise([*refused, *self._channel.attempt(self._puts(programs)).values()])
+        refused, clsacts = self._add_clsacts(wanted, puts)
+        # Programs that look into packets give each new link a clsact of their own.
+        programs: dict[FilterPlace, str] = {}
+        for link in wanted.keys() & clsacts.keys():
+            programs |= self._of_pod(link, clsacts[link])
+        _raise([*refused.values(), *self._channel.attempt(self._puts(programs)).values()])
 
-    def _change(self, lacking: _Lacking) -> dict[int, KernelError]:
-        """What was refused, by its link."""
-        additions = {traffic_filters.add_clsact(*link): link[0] for link in lacking.clsacts.items()}
-        failures = self._channel.attempt(list(additions))
-        present = traffic_filters.read_clsacts(self._channel).keys() if failures else ()
+    def _add_clsacts(
+        self, wanted: Mapping[int, Blocks], further: Collection[Operation] = ()
+    ) -> tuple[dict[int, KernelError], dict[int, Blocks]]:
+        """The links that cannot have one; and once anything failed, those that have, and which."""
+        additions = {traffic_filters.add_clsact(*link): link[0] for link in wanted.items()}
+        failures = self._channel.attempt([*additions, *further])
+        clsacts = traffic_filters.read_clsacts(self._channel) if failures else {}
         # One that has an `ingress` has no way out for filters, and would take them for the way in.
         refused = {
             additions[added]: failures[added]
-            for added in failures
-            if additions[added] not in present
+            for added in additions.keys() & failures
+            if additions[added] not in clsacts
         }
+        return refused, clsacts
+
+    def _change(self, lacking: _Lacking) -> dict[int, KernelError]:
+        """What was refused, by its link."""
+        refused, _ = self._add_clsacts(lacking.clsacts)
         programs = lacking.programs
         programs = {place: programs[place] for place in programs if place.link not in refused}
         deletions = list(map(traffic_filters.delete_filter, lacking.surplus))
