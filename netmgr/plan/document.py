@@ -7,7 +7,7 @@ allocations are kept by name, so that inserting, removing or reordering entries 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -36,6 +36,21 @@ Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
 """Of clusters and node pools: it becomes part of node and resource names."""
 
 NodeCount = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+def named_alike(
+    pools: Iterable[tuple[str, str]],
+) -> tuple[tuple[str, str], tuple[str, str]] | None:
+    """The first two pools, each (cluster, node pool), whose nodes would have the same names.
+
+    As those of pool `a-b` of cluster `x`, and of pool `b` of cluster `x-a`.
+    """
+    owners: dict[str, tuple[str, str]] = {}
+    for cluster, pool in pools:
+        first = owners.setdefault(f"{cluster}-{pool}", (cluster, pool))
+        if first != (cluster, pool):
+            return first, (cluster, pool)
+    return None
 
 
 class Addressing(StrEnum):
@@ -408,15 +423,11 @@ class PlanDocument(CloudKeys):
             # Sites are one name space: lock, documents and counters name the hub beside the
             # clusters.
             raise ValueError(f"{HUB!r} is the hub's name; give the cluster another")
-        # Pool `a-b` of cluster `x` and pool `b` of cluster `x-a` would name their nodes alike.
-        seen: dict[str, str] = {}
-        for name, cluster in clusters.items():
-            for pool in cluster.node_pools:
-                other = seen.setdefault(f"{name}-{pool}", f"{name}/{pool}")
-                if other != f"{name}/{pool}":
-                    raise ValueError(
-                        f"nodes of {other} and {name}/{pool} would have the same names; rename one"
-                    )
+        pools = ((name, pool) for name, cluster in clusters.items() for pool in cluster.node_pools)
+        if alike := named_alike(pools):
+            first, second = map("/".join, alike)
+            message = f"nodes of {first} and {second} would have the same names; rename one"
+            raise ValueError(message)
         return clusters
 
     def exclusions(self) -> Iterator[KeyedPrefix]:

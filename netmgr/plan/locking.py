@@ -18,7 +18,7 @@ from netmgr.plan.allocate.subnetting import missing_nodes
 from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, pin_faults, renamed
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.diff import ChangeKind, diff
-from netmgr.plan.document import Cluster, PlanDocument, with_pool
+from netmgr.plan.document import Cluster, PlanDocument, named_alike, with_pool
 from netmgr.plan.lock import ClusterLock, LockDocument, PlanRefused
 
 
@@ -128,15 +128,13 @@ def _refuse_equal_names(lock: LockDocument) -> None:
         for name, held in lock.clusters.items()
         for pool, spec in held.node_pools.items()
     ]
-    owners: dict[str, tuple[str, str]] = {}
     # Tombstones last, so that each is held against the pool that the plan has.
-    for _, name, pool in sorted(pools):
-        cluster, own = owners.setdefault(f"{name}-{pool}", (name, pool))
-        if (cluster, own) != (name, pool):
-            message = f"nodes of {name}/{pool} and {cluster}/{own} would have the same names"
-            remedy = "release the one that left the plan, or call this one otherwise"
-            path = ("clusters", cluster, "node_pools", own)
-            raise PlanRefused([error(message, path, remedy=remedy)])
+    if alike := named_alike((name, pool) for _, name, pool in sorted(pools)):
+        (cluster, own), other = alike
+        message = f"nodes of {'/'.join(other)} and {cluster}/{own} would have the same names"
+        remedy = "release the one that left the plan, or call this one otherwise"
+        path = ("clusters", cluster, "node_pools", own)
+        raise PlanRefused([error(message, path, remedy=remedy)])
 
 
 def _tombstones(previous: LockDocument | None, released: Iterable[str]) -> set[Scope]:
