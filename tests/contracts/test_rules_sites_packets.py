@@ -125,17 +125,22 @@ def test_a_node_drops_what_passes_between_its_spoke_and_another_in_either_direct
     assert dropped(rules) == counted
 
 
-@FAMILIES
-def test_a_machine_of_a_spoke_neither_hears_nor_speaks_to_another_spoke(world, real_kernel, family):
+def hears_and_speaks_to_no_other_spoke(world, real_kernel, family, **keys) -> None:
+    """A machine of the spoke A, whose document has these keys."""
     own, foreign, researcher = ends(world, family, "machine", "foreign", "researcher")
     assert world.source(foreign, own, MACHINE[family]) is not None
-    rules = rules_of(real_kernel, "node")
+    rules = rules_of(real_kernel, "node", **keys)
     assert world.is_lost(foreign, own, MACHINE[family], 30)
     with pytest.raises(PermissionError):
         own.sendto(b"x" * 40, (HOSTS["foreign"][family], PORT))
     assert dropped(rules) == {(B, A): (1, 30 + HEADERS[family]), (A, B): (1, 40 + HEADERS[family])}
     for way in ((researcher, own), (own, own), (own, researcher)):
         assert world.shows_itself(*way)
+
+
+@FAMILIES
+def test_a_machine_of_a_spoke_neither_hears_nor_speaks_to_another_spoke(world, real_kernel, family):
+    hears_and_speaks_to_no_other_spoke(world, real_kernel, family)
 
 
 @FAMILIES
@@ -147,14 +152,7 @@ def test_a_machine_drops_another_spoke_in_a_family_that_its_own_site_has_not(
         Family.V6: ("10.1.0.0/16", "10.1.0.0/24"),
     }[family]
     sites = [{"name": A, "prefixes": [prefix]}, *(site for site in SITES if site["name"] != A)]
-    own, foreign, researcher = ends(world, family, "machine", "foreign", "researcher")
-    rules = rules_of(real_kernel, "node", sites=sites, ranges=[block])
-    assert world.is_lost(foreign, own, MACHINE[family], 30)
-    with pytest.raises(PermissionError):
-        own.sendto(b"x" * 40, (HOSTS["foreign"][family], PORT))
-    assert dropped(rules) == {(B, A): (1, 30 + HEADERS[family]), (A, B): (1, 40 + HEADERS[family])}
-    for way in ((researcher, own), (own, own), (own, researcher)):
-        assert world.shows_itself(*way)
+    hears_and_speaks_to_no_other_spoke(world, real_kernel, family, sites=sites, ranges=[block])
 
 
 @FAMILIES

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.kernel import proc
 from netmgr.prefixes import Family
 from tests.lab import named_netns, processes, wiring
 from tests.lab.errors import LabError
@@ -70,11 +71,7 @@ def left_of(name: str) -> list[str]:
     """Files, mounts and processes that still have to do with a lab."""
     directory = ROOT / name
     found = [str(directory)] if directory.exists() else []
-    found += [
-        line
-        for line in Path("/proc/self/mountinfo").read_text().splitlines()
-        if f"{directory}/" in line
-    ]
+    found += [line for line in proc.lines(Path("/proc/self/mountinfo")) if f"{directory}/" in line]
     for process in Path("/proc").glob("[0-9]*"):
         if any(
             f"{directory}/" in argument for argument in processes.command_line(int(process.name))

@@ -27,6 +27,7 @@ from pydantic import TypeAdapter
 
 from netmgr.documents.node import Backend
 from netmgr.errors import SetupError
+from netmgr.kernel import proc
 from netmgr.prefixes import Family
 from tests.lab import named_netns, processes, services, wiring
 from tests.lab.errors import PROGRAM, LabError
@@ -285,8 +286,8 @@ def _pins(directory: Path) -> list[Path]:
     """Every namespace pinned below the directory, from the kernel's mount table."""
     # Not from the directory: a file without a mount is no namespace, and is removed with the
     # directory.
-    table = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
-    points = (Path(line.split()[MOUNT_POINT]) for line in table.splitlines())
+    lines = proc.lines(Path("/proc/self/mountinfo"))
+    points = (Path(proc.fields(line)[MOUNT_POINT]) for line in lines)
     return [point for point in points if directory in point.parents]
 
 

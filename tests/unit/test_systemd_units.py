@@ -108,10 +108,8 @@ def test_the_unit_allows_what_the_profile_allows(process):
 @pytest.mark.parametrize("process", PROCESSES)
 def test_a_profile_is_what_the_script_writes(process):
     names = SCRIPT.named_in(PROFILES / f"{process}.json")
-    for name in SCRIPT.PROFILED:
-        if name.startswith(process):
-            more = SCRIPT.PROFILED[name]
-            assert SCRIPT.profile(process, names | more) == profile(name)
+    for name, more in SCRIPT.PROFILED[process].items():
+        assert SCRIPT.profile(process, names | more) == profile(name)
     assert SCRIPT.completed(names) <= names | SCRIPT.NEVER[process]
 
 
