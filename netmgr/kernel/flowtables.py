@@ -15,7 +15,7 @@ from netmgr.kernel import netlink, nf_tables
 from netmgr.kernel.nf_tables import FAMILY_NAMES, Expression, message
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 
-_NEW_FLOWTABLE, _GET_FLOWTABLE = 22, 23
+_NEW_FLOWTABLE, _GET_FLOWTABLE, _DELETE_FLOWTABLE = 22, 23, 24
 _TABLE, _NAME, _HOOK = 1, 2, 3
 _HOOK_NUMBER, _HOOK_PRIORITY, _DEVICES, _DEVICE_NAME = 1, 2, 3, 1
 _NETDEV_INGRESS, _PRIORITY = 0, 0
@@ -67,6 +67,17 @@ def is_supported(channel: NftSocket) -> bool:
 
 def new_flowtable(table: str, name: str, devices: Iterable[str]) -> netlink.Operation:
     """Make a flowtable of an inet table, or add devices; those that it has are no error."""
+    body = _with_devices(table, name, devices)
+    return message(_NEW_FLOWTABLE, body, f"add flowtable inet {table} {name}", netlink.NLM_F_CREATE)
+
+
+def remove_devices(flowtable: Flowtable) -> netlink.Operation:
+    """Have packets that come in by any of its devices meet the rules; ENOENT if one is gone."""
+    body = _with_devices(flowtable.table.split()[1], flowtable.name, flowtable.devices)
+    return message(_DELETE_FLOWTABLE, body, f"remove the devices of flowtable {flowtable}")
+
+
+def _with_devices(table: str, name: str, devices: Iterable[str]) -> bytes:
     names = b"".join(netlink.encoded({_DEVICE_NAME: device}) for device in devices)
     # Without hook and priority an update is refused (EOPNOTSUPP), though they cannot change.
     hook = {
@@ -74,8 +85,7 @@ def new_flowtable(table: str, name: str, devices: Iterable[str]) -> netlink.Oper
         _HOOK_PRIORITY: netlink.number(_PRIORITY),
         _DEVICES: names or None,
     }
-    body = netlink.encoded({_TABLE: table, _NAME: name, _HOOK: netlink.encoded(hook)})
-    return message(_NEW_FLOWTABLE, body, f"add flowtable inet {table} {name}", netlink.NLM_F_CREATE)
+    return netlink.encoded({_TABLE: table, _NAME: name, _HOOK: netlink.encoded(hook)})
 
 
 def _flowtable_of(body: bytes) -> Flowtable:

@@ -26,7 +26,7 @@ PROMISES = (
 )
 FIRST = (
     "(4 and (no_rule or to_the_byte or holds)) or another_pod_cannot or comes_later or vlan"
-    " or without_ethernet or again"
+    " or without_ethernet or (class and rules)"
 )
 """Those that take the least time; `make vm` runs all."""
 
