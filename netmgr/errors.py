@@ -19,6 +19,7 @@
     ├─ CapacityError            101  every address is held, cooling down or withdrawn
     │  └─ AddressUnavailable    101  the requested address is held, in cooldown or of no range
     ├─ KernelError              102  the kernel refused; carries errno and the operation
+    │  └─ LinkRefused           102  … that a link counts; all else that was asked for is done
     ├─ StateError               103  a state file cannot be read, written or trusted
     │  ├─ DiskFull              103  … because its disk has no room
     │  └─ OtherSchema           103  … because another version wrote it; it is kept
@@ -171,7 +172,12 @@ class KernelError(NetmgrError):
     def __init__(self, operation: str, errno: int = 0, details: str = "") -> None:
         reason = strerror(errno) if errno else details or "refused"
         super().__init__(f"{operation}: {reason}", details)
+        self.operation = operation
         self.errno = errno
+
+
+class LinkRefused(KernelError):
+    """A link cannot count; all else that was asked for is done."""
 
 
 class Ignoring:

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
-from netmgr.errors import Ignoring, KernelError
+from netmgr.errors import Ignoring, KernelError, LinkRefused
 from netmgr.kernel import bpf, traffic_filters
 from netmgr.kernel.bpf import BpfMap, BpfProgram
 from netmgr.kernel.links import HERE, Link, Links, create_ifb
@@ -255,7 +255,7 @@ def _raise(failures: Iterable[KernelError]) -> None:
     for failure in failures:
         # A link may go meanwhile.
         if failure.errno != errno.ENODEV:
-            raise failure
+            raise LinkRefused(failure.operation, failure.errno, failure.details)
 
 
 def _close(opened: Mapping[str, BpfMap | BpfProgram]) -> None:

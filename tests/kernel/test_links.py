@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -13,7 +13,7 @@ from netmgr.documents.node import Backend
 from netmgr.kernel.links import read_carried
 from netmgr.prefixes import Family
 from tests.kernel import forging, test_attribution
-from tests.kernel.common import agent_standing_still, talk, totals
+from tests.kernel.common import NewPod, agent_standing_still, talk, totals
 from tests.kernel.conftest import one_of
 from tests.kernel.forging import Power
 from tests.kernel.namespaces import host_link, inside
@@ -237,19 +237,16 @@ def test_what_another_program_removes_comes_back_and_is_told_as_a_gap(
 
 
 @contextmanager
-def later_links(node: LabNode, **prefixes: str) -> Iterator[None]:
-    """Links that are there, each with a route to its prefix, before the agent sees them."""
-    with agent_standing_still(node):
-        for link, prefix in prefixes.items():
-            far = f"{link}-far"
-            inside(node.namespace, "ip", "link", "add", link, "up", "type", "veth", "peer", far)
-            inside(node.namespace, "ip", "link", "set", far, "up")
-            inside(node.namespace, "ip", "route", "add", prefix, "dev", link)
+def uplink_to(node: LabNode, prefix: str) -> Iterator[str]:
+    """One more uplink of the node's, with its route."""
+    link, far = "further", "further-far"
+    inside(node.namespace, "ip", "link", "add", link, "up", "type", "veth", "peer", far)
+    inside(node.namespace, "ip", "link", "set", far, "up")
+    inside(node.namespace, "ip", "route", "add", prefix, "dev", link)
     try:
-        yield
+        yield link
     finally:
-        for link in prefixes:
-            inside(node.namespace, "ip", "link", "del", link)
+        inside(node.namespace, "ip", "link", "del", link)
 
 
 def counts_at(node: LabNode, link: str) -> bool:
@@ -258,5 +255,26 @@ def counts_at(node: LabNode, link: str) -> bool:
 
 def test_an_uplink_that_comes_later_is_told_as_a_gap_until_it_counts(node: LabNode) -> None:
     before = removals(node)
-    with later_links(node, outside="198.51.100.0/24"):
-        eventually(lambda: removals(node) == before + 1 and counts_at(node, "outside"))
+    with ExitStack() as stack:
+        with agent_standing_still(node):
+            link = stack.enter_context(uplink_to(node, "198.51.100.0/24"))
+        eventually(lambda: removals(node) == before + 1 and counts_at(node, link))
+
+
+def test_an_agent_starts_beside_a_link_that_is_refused_and_counts_at_the_others(
+    world: World, node: LabNode, pod: Sandbox, new_pod: NewPod
+) -> None:
+    """Another program's `ingress` is where the programs of a further uplink have to be."""
+    counted = totals(node, pod)
+    node.kill_agent()
+    with uplink_to(node, "198.51.100.0/24") as link:
+        tc(node, "qdisc", "add", "dev", link, "ingress")
+        node.start_agent()
+        eventually(lambda: "clsact: File exists" in node.status())
+        sent, later = talk(world, pod, [700]), new_pod()
+        assert totals(node, pod) == {traffic: size + sent for traffic, size in counted.items()}
+        sent = talk(world, later, [900])
+        assert totals(node, later) == {IN: sent, OUT: sent}
+        tc(node, "qdisc", "del", "dev", link, "ingress")
+        eventually(lambda: counts_at(node, link))
+        node.wait_until_ready()

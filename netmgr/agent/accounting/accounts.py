@@ -14,7 +14,7 @@ import netmgr
 from netmgr.agent.accounting.audit import AuditReport, Passed, link_audits, through
 from netmgr.api.snapshot import AuditRatio, UsageRow
 from netmgr.clock import Clock
-from netmgr.errors import KernelError, NetmgrError
+from netmgr.errors import KernelError, LinkRefused, NetmgrError
 from netmgr.kernel import links
 from netmgr.kernel.links import Carried
 from netmgr.ledger.history import By, Period
@@ -133,7 +133,7 @@ class Accounts:
             # ledger pass for an older copy of itself.
             self._mark()
             self._look_for_host_pods()
-            repairs = self.reconcile()
+            repairs = self._make_rules()
             # After the kernel has lost them, as in `end`: it counts nothing that the ledger lacks.
             self._ledger.end(gone)
             self._announced.clear()
@@ -147,6 +147,17 @@ class Accounts:
             self._end_former()
             self._ledger.remember(POLICY, policy)
             return repairs
+
+    def _make_rules(self) -> list[str]:
+        """Have the kernel hold the rules, but for links that are refused."""
+        try:
+            return self.reconcile()
+        except LinkRefused:
+            # The former backend goes on counting, on that link, too.
+            if self._changeover is not None:
+                raise
+            # Other links count, and pods come and go meanwhile. Each pass tries again, and says so.
+            return []
 
     def _compare_with_predecessor(self, policy: str, known: Iterable[Counter]) -> None:
         """Find out what its rules were made for."""
