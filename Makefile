@@ -73,7 +73,7 @@ limits: ready-vm ## hold limits of 10 Mbit/s to 1 Gbit/s against what TCP attain
 chaos: ready-test ## random faults on a node and on a hub with spokes, for each backend; NETMGR_CHAOS_SEED and _STEPS choose (root; hours)
 	NETMGR_CHAOS_STEPS=$${NETMGR_CHAOS_STEPS:-1000} .venv/bin/python -m pytest tests/kernel/test_chaos.py $(ARGS)
 
-cuts: ready-test ## kill the agent between any two durable steps of everything it does, on each backend (root; two hours)
+cuts: ready-test ## kill the agent between any two durable steps of everything it does, on each backend (root; three hours)
 	NETMGR_CUTS=$${NETMGR_CUTS:-all} .venv/bin/python -m pytest tests/kernel/test_cuts.py $(ARGS)
 
 soak: ready-test ## have 100,000 pods come and go, and show that nothing of netmgr grows with them (root; half an hour)

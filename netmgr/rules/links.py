@@ -104,19 +104,25 @@ class LinksBackend(NftablesBackend):
                 self._know(addition.elements)
             pods = {element for part in added if part.spec.at_links for element in part.elements}
             numbers = self._indexes(pods)
-            of_rules = [part for part in operations if not self._carries_out(part, numbers)]
             try:
-                self._put(operations)
+                # Before they have counters: killed in between, an agent leaves a new link without
+                # one, which is no loss, and not one that may have passed packets uncounted.
+                self._filters.join(numbers.values())
             finally:
                 # Also where a link is refused, as one is for good that has another's `ingress`.
-                if of_rules:
-                    super().apply(of_rules)
-                self._filters.join(numbers.values())
+                self._apply(operations, numbers)
 
-    def _put(self, operations: Iterable[transaction.Operation]) -> None:
-        for part in operations:
-            if isinstance(part, transaction.CountAtLinks):
-                self._filters.put(part.links, part.at_links, self._peers(part.at_links))
+    def _apply(
+        self, operations: Sequence[transaction.Operation], numbers: Mapping[str, int]
+    ) -> None:
+        of_rules = [part for part in operations if not self._carries_out(part, numbers)]
+        try:
+            for part in operations:
+                if isinstance(part, transaction.CountAtLinks):
+                    self._filters.put(part.links, part.at_links, self._peers(part.at_links))
+        finally:
+            if of_rules:
+                super().apply(of_rules)
 
     def _indexes(self, pods: Iterable[Element]) -> dict[str, int]:
         """Of these pods' links, those that are there."""
@@ -127,7 +133,7 @@ class LinksBackend(NftablesBackend):
         """Carry it out if it is about what counts at links, of which these are there."""
         match operation:
             case transaction.CountAtLinks():
-                pass  # `_put`
+                pass  # `_apply`
             case transaction.AddElements(spec=spec, elements=elements) if spec.at_links:
                 for address in elements:
                     # Without a link it is added when there is one (`_held`).

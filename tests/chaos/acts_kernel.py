@@ -35,7 +35,7 @@ def flush_rules_while_away(chaos: Chaos) -> None:
 def _flush(chaos: Chaos) -> None:
     if chaos.world.backend is not Backend.IPTABLES_LEGACY:
         chaos.run("nft", "flush", "ruleset")
-    if chaos.world.backend is not Backend.NFTABLES:
+    if not chaos.kernel.is_nftables:
         _flush_tables(chaos)
         for name in chaos.run("ipset", "list", "-n").split():
             if name.startswith("netmgr-"):
@@ -64,7 +64,7 @@ def flush_legacy_rules(chaos: Chaos) -> None:
 def flush_chain(chaos: Chaos) -> None:
     """Rules go, and counters stay."""
     with chaos.blinding():
-        if chaos.world.backend is Backend.NFTABLES:
+        if chaos.kernel.is_nftables:
             chain = chaos.chance.choice(("before_srcnat", "before_srcnat6", "prerouting", "output"))
             chaos.run("nft", "flush", "chain", "inet", "netmgr", chain)
         else:
@@ -75,7 +75,7 @@ def flush_chain(chaos: Chaos) -> None:
 def insert_rule(chaos: Chaos) -> None:
     """Before ours, so that packets leave without being counted."""
     with chaos.blinding():
-        if chaos.world.backend is Backend.NFTABLES:
+        if chaos.kernel.is_nftables:
             chaos.run("nft", "insert", "rule", "inet", "netmgr", "before_srcnat", "accept")
         else:
             chaos.run(
@@ -83,12 +83,20 @@ def insert_rule(chaos: Chaos) -> None:
             )
 
 
+def remove_filters(chaos: Chaos) -> None:
+    """Of the uplink or of a pod's link, where these count."""
+    if chaos.world.backend is Backend.LINKS:
+        link = chaos.chance.choice(("eth0", _link(chaos)))
+        with chaos.blinding():
+            chaos.attempt("tc", "qdisc", "delete", "dev", link, "clsact")
+
+
 def remove_element(chaos: Chaos) -> None:
     """A pod's counter goes, with what it counted."""
-    if name := chaos.one():
+    if (name := chaos.one()) and chaos.kernel.has_counting_sets:
         address = str(chaos.pods[name].address(Family.V4))
         with chaos.blinding():
-            if chaos.world.backend is Backend.NFTABLES:
+            if chaos.kernel.is_nftables:
                 element = f"inet netmgr pod_out4 {{ {address} }}"
                 chaos.run("nft", f"delete element {element}")
             else:
@@ -97,10 +105,10 @@ def remove_element(chaos: Chaos) -> None:
 
 def zero_counter(chaos: Chaos) -> None:
     """A pod's counter is zeroed, and counts on."""
-    if name := chaos.one():
+    if (name := chaos.one()) and chaos.kernel.has_counting_sets:
         address = str(chaos.pods[name].address(Family.V4))
         with chaos.blinding():
-            if chaos.world.backend is Backend.NFTABLES:
+            if chaos.kernel.is_nftables:
                 element = f"element inet netmgr pod_in4 {{ {address} }}"
                 chaos.run("nft", f"delete {element}; add {element}")
             else:
@@ -111,7 +119,9 @@ def zero_counter(chaos: Chaos) -> None:
 def add_elements(chaos: Chaos) -> None:
     """Addresses that no pod has."""
     chaos.alters_rules = True
-    if chaos.world.backend is Backend.NFTABLES:
+    if not chaos.kernel.has_counting_sets:
+        return
+    if chaos.kernel.is_nftables:
         chaos.run("nft", "add element inet netmgr pod_out4 { 10.128.16.13, 203.0.113.1 }")
     else:
         chaos.run("ipset", "add", "netmgr-pod-out4", "203.0.113.1")
@@ -120,7 +130,7 @@ def add_elements(chaos: Chaos) -> None:
 def widen_internal(chaos: Chaos) -> None:
     """The internet becomes internal, so that nothing counts."""
     with chaos.blinding():
-        if chaos.world.backend is Backend.NFTABLES:
+        if chaos.kernel.is_nftables:
             chaos.run("nft", "add element inet netmgr internal4 { 203.0.113.0/24 }")
         else:
             chaos.run("ipset", "add", "netmgr-internal4", "203.0.113.0/24")
@@ -129,7 +139,7 @@ def widen_internal(chaos: Chaos) -> None:
 def restore_rules(chaos: Chaos) -> None:
     """Everybody's rules as they are, saved and restored, as some programs do at each change."""
     with chaos.blinding():
-        if chaos.world.backend is Backend.NFTABLES:
+        if chaos.kernel.is_nftables:
             listed = chaos.run("nft", "-s", "list", "table", "inet", "netmgr")
             path = chaos.node.directory / "saved.nft"
             path.write_text(f"flush table inet netmgr\ndelete table inet netmgr\n{listed}")

@@ -127,6 +127,8 @@ class Invariants:
     def _limits(self, links: Links) -> Iterator[str]:
         if wrong := {k: v for k, v in self.kernel.settings(links).items() if v != "0"}:
             yield f"settings of pods' links: {wrong}"
+        if len({len(self.kernel.filters(link)) for link in ("eth0", *links)}) > 1:
+            yield f"programs of pods' links: {[self.kernel.filters(link) for link in links]}"
         if self.has_limits and (unlimited := self.kernel.unlimited(links)):
             yield f"{unlimited} are not limited"
         if self.kernel.run("sysctl", "-n", *SWITCHES).split() != ["1", "1"]:

@@ -60,6 +60,16 @@ class Kernel:
     node: LabNode
     backend: Backend
 
+    @property
+    def has_counting_sets(self) -> bool:
+        """Whether sets count pods' packets, and no programs at links."""
+        return self.backend is not Backend.LINKS
+
+    @property
+    def is_nftables(self) -> bool:
+        """Whether all that is in rules is in one table of nf_tables'."""
+        return self.backend in (Backend.NFTABLES, Backend.LINKS)
+
     def run(self, *command: str) -> str:
         return inside(self.node.namespace, *command)
 
@@ -72,16 +82,25 @@ class Kernel:
 
     def _rules(self) -> Rules:
         found = Rules()
-        if self.backend is Backend.NFTABLES:
+        if self.is_nftables:
             listed = run(self.node, "nft", "-j", "list", "table", *TABLE.split()).stdout
             for one in json.loads(listed or '{"nftables": []}')["nftables"]:
                 ((kind, body),) = one.items()
                 _READERS.get(kind, _ignore)(found, body)
+            found.skeleton += self.filters("eth0")
             found.skeleton.sort()
             return found
         for program in self.save_programs:
             self._read_saved(found, program)
         self._read_ipsets(found)
+        return found
+
+    def filters(self, link: str) -> list[str]:
+        """Which way each program of ours at a link looks at packets, and its name."""
+        found = []
+        for way in ("ingress", "egress"):
+            shown = run(self.node, "tc", "filter", "show", "dev", link, way).stdout
+            found += [f"{link} {way}: {name}" for name in re.findall(r"netmgr [a-z]+", shown)]
         return found
 
     @property

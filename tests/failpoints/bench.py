@@ -73,7 +73,7 @@ class Scenario:
     loses_books: bool = False
     breaks_limits: bool = False
     shares: bool = False
-    backends: tuple[Backend, ...] = (Backend.NFTABLES, Backend.IPTABLES_LEGACY)
+    backends: tuple[Backend, ...] = (Backend.NFTABLES, Backend.LINKS, Backend.IPTABLES_LEGACY)
 
     @property
     def name(self) -> str:
@@ -291,7 +291,10 @@ class Bench(Chaos):
 
     def _know(self, keys: dict[str, Any]) -> None:
         """Expect what follows from the document with these keys."""
-        backend = Backend(keys.get("backend", self.base["backend"]))
+        accounting = {**self.base["accounting"], **keys.get("accounting", {})}
+        at_links = accounting.get("at") == "links"
+        named = Backend(keys.get("backend", self.base["backend"]))
+        backend = Backend.LINKS if at_links else named
         self.kernel = self.invariants.kernel = Kernel(self.node, backend)
         found = self._known.get(_key(keys), self._known[()])
         self.invariants.rules, self.invariants.blackholes = found

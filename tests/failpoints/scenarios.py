@@ -39,7 +39,8 @@ WITH_BUDGETS = {"budgets_file": str(BUDGETS), "accounting": {"history_hours": 24
 BY_METADATA = {"range_source": "azure", "range_refresh_seconds": 1, "ranges": None}
 
 
-NFTABLES, LEGACY = (Backend.NFTABLES,), (Backend.IPTABLES_LEGACY,)
+NFTABLES, LINKS = (Backend.NFTABLES,), (Backend.LINKS,)
+LEGACY = (Backend.IPTABLES_LEGACY,)
 IPTABLES, VARIANT = {"backend": "iptables-legacy"}, {"backend": "iptables-nft"}
 AT_LINKS = {"accounting": {"at": "links"}}
 
@@ -160,7 +161,7 @@ def stop(bench: Bench) -> None:
 
 @scenario(document=OFTEN, shares=True, is_blind=True)
 def restore_rules(bench: Bench) -> None:
-    if bench.kernel.backend is Backend.NFTABLES:
+    if bench.kernel.is_nftables:
         bench.kernel.run("nft", "delete", "table", "inet", "netmgr")
     else:
         bench.kernel.run("iptables-legacy", "-t", "mangle", "-F")
@@ -168,7 +169,14 @@ def restore_rules(bench: Bench) -> None:
     _let_it_reconcile()
 
 
-@scenario(document=OFTEN, shares=True, is_blind=True, backends=NFTABLES)
+@scenario(document=OFTEN, shares=True, is_blind=True, backends=LINKS)
+def restore_filters(bench: Bench) -> None:
+    for link in ("eth0", next(iter(bench.kernel.routes().values()))):
+        bench.kernel.run("tc", "qdisc", "delete", "dev", link, "clsact")
+    _let_it_reconcile()
+
+
+@scenario(document=OFTEN, shares=True, is_blind=True, backends=NFTABLES + LINKS)
 def wake_table(bench: Bench) -> None:
     bench.kernel.run("nft", "add", "table", "inet", "netmgr", "{ flags dormant; }")
     _let_it_reconcile()

@@ -37,6 +37,7 @@ STEPS = int(os.environ.get("NETMGR_CHAOS_STEPS", "16"))
 SEED = int(os.environ.get("NETMGR_CHAOS_SEED", "1"))
 ONLY = os.environ.get("NETMGR_CHAOS_ACTS", "").split()
 BACKENDS = [Backend.NFTABLES, Backend.IPTABLES_LEGACY]
+WAYS_OF_COUNTING = [Backend.NFTABLES, Backend.LINKS, Backend.IPTABLES_LEGACY]
 LONG = STEPS > 100
 FIGURES_EACH = 100
 """Steps after which a long run says how far it is."""
@@ -59,7 +60,7 @@ ACTS = acts_of(acts_runtime, acts_agent, acts_kernel, acts_files)
 OF_A_HUB = acts_of(hub)
 
 
-@pytest.fixture(params=[*BACKENDS, *([Backend.IPTABLES_NFT] if LONG else [])], ids=str)
+@pytest.fixture(params=[*WAYS_OF_COUNTING, *([Backend.IPTABLES_NFT] if LONG else [])], ids=str)
 def chaos(request: pytest.FixtureRequest, lab_name: str, tmp_path: Path) -> Iterator[Chaos]:
     room = replace(cluster(nodes=1, pods=50), pods=())
     clock = WallClock(tmp_path)

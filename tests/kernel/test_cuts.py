@@ -46,7 +46,7 @@ ONE_MISSED_OF = 10
 """Of so many pairs of all scenarios one may never come again: a timer's step came by chance."""
 
 
-@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
+@pytest.fixture(params=[Backend.NFTABLES, Backend.LINKS, Backend.IPTABLES_LEGACY], ids=str)
 def bench(request: pytest.FixtureRequest, lab_name: str, tmp_path: Path) -> Iterator[Bench]:
     room, settings = replace(cluster(nodes=1, pods=20), pods=()), {**SETTINGS, "ranges": [*RANGES]}
     with World(

@@ -130,7 +130,8 @@ class World:
 
     @property
     def backend(self) -> Backend:
-        return Backend(self._settings["backend"])
+        at_links = self._settings["accounting"].get("at") == "links"
+        return Backend.LINKS if at_links else Backend(self._settings["backend"])
 
     @property
     def nodes(self) -> list[LabNode]:

@@ -121,6 +121,7 @@ class Accounts:
             made_from = f"{netmgr.__version__} {self._rules.policy}"
             policy = hashlib.sha256(made_from.encode()).hexdigest()
             self._compare_with_predecessor(policy, known)
+            self._unmade |= self._unused()
             self._begin_owned(known)
             # Only counters of pods that are gone. Those of former classes end in `_end_former`,
             # when no rule counts them any more.
@@ -172,6 +173,16 @@ class Accounts:
             )
         elif self._changeover is None:
             self._sound_at = self._ledger.read_at
+
+    def _unused(self) -> frozenset[Counter]:
+        """Counters of pods whose links have carried nothing: an ADD was killed on its way."""
+        carried = links.read_carried()
+        unused = (
+            address
+            for address, attachment in self._attached.items()
+            if attachment.host_link in carried and not any(carried[attachment.host_link])
+        )
+        return frozenset(self._rules.counters(unused))
 
     def _begin_owned(self, known: Mapping[Counter, PodRef | None]) -> None:
         """Begin what the pods need, before anything is posted."""
