@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from netmgr.agent.accounting.accounts import Accounts
 from netmgr.documents.node import Backend
 from netmgr.errors import KernelError
+from netmgr.kernel import links
+from netmgr.kernel.links import Carried
 from netmgr.ledger.history import SECONDS as HOUR
 from netmgr.ledger.history import By, Period
-from netmgr.model import Traffic
+from netmgr.model import REMOTE_PODS, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.classifier import Classifier
 from netmgr.rules.engine import Rules
@@ -287,6 +290,36 @@ def test_killed_in_its_very_first_start_an_agent_lost_nothing(node: Node) -> Non
     node.flush()
     node.accounts.reconcile()
     assert node.removed[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("carried", "gaps"),
+    [(Carried(0, 0, 0, 0), 0), (Carried(0, 0, 90, 1), 1)],
+    ids=["nothing", "a packet"],
+)
+def test_killed_between_ledger_and_kernel_an_add_lost_at_most_what_its_link_carried(
+    node: Node, monkeypatch: pytest.MonkeyPatch, carried: Carried, gaps: int
+) -> None:
+    node.start(DB)
+    node.ledger.begin(node.rules.counters(WEB.addresses), WEB.pod)
+    monkeypatch.setattr(links, "read_carried", lambda: {WEB.host_link: carried})
+    node.start(WEB, DB, crashed=True)
+    assert node.removed[0] == gaps
+
+
+def test_killed_before_filters_hold_the_maps_of_its_first_start_an_agent_lost_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor has other maps, and so counters of another life."""
+    sum_at_links = Counter(REMOTE_PODS, Family.V4, Traffic.INTERNET_IN)
+    monkeypatch.setattr(node.kernel, "read", lambda _: [Sample(sum_at_links, 0, 0, life=1)])
+    with monkeypatch.context() as killed:
+        killed.setattr(node.kernel, "apply", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            node.start()
+    monkeypatch.setattr(node.kernel, "read", lambda _: [Sample(sum_at_links, 0, 0, life=2)])
+    node.start(crashed=True)
+    assert counts(node.ledger.totals()) == {}
 
 
 @pytest.mark.parametrize(

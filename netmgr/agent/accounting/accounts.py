@@ -199,9 +199,11 @@ class Accounts:
         samples = self._samples()
         known = self._ledger.counters()
         # A new ledger does not have all of the node's own counters.
-        of_node = [sample.counter for sample in samples if not sample.counter.is_pod]
-        self._ledger.begin([counter for counter in of_node if counter not in known], None)
-        self._ledger.post(samples, taken_at, closing)
+        new = {sample.counter for sample in samples if not sample.counter.is_pod} - known.keys()
+        self._ledger.begin(new, None)
+        # One that shows nothing yet may be in a map that goes with this process if it is killed.
+        shown = [sample for sample in samples if sample.packets or sample.counter not in new]
+        self._ledger.post(shown, taken_at, closing)
         if self._changeover:
             # Right after the posting: what passes before the removal is in no reading.
             self._changeover.make_way()
