@@ -135,10 +135,16 @@ def test_what_else_a_sandbox_has_of_neighbours_is_not_the_agents_burden(
     assert peak() - before < 2048
 
 
-def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod) -> None:
+@pytest.mark.parametrize("is_undone", [False, True], ids=["once", "and changed back"])
+def test_a_change_while_no_agent_ran_is_found_at_its_start(
+    cni: Caller, pod: Pod, *, is_undone: bool
+) -> None:
+    """Changed back, the host's end shows nothing of it, and the sandbox has lost its gateways."""
     result = cni.add(pod)
     cni.node.kill_agent()
     change_mac(pod)
+    if is_undone:
+        change_mac(pod, result["interfaces"][1]["mac"])
     cni.node.start_until_ready()
     assert_followed(cni, pod, result)
 

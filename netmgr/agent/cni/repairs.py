@@ -57,6 +57,8 @@ class Repairs(Component):
         self._losses: NeighbourLosses | None = None
         self._down: set[LinkEnd] = set()
         """Links of sandboxes that lost their entries and are down yet."""
+        self._has_missed = True
+        """Whether any sandbox may have lost some unreported: so far, no agent listened."""
         try:
             self._losses = agent.stack.enter_context(NeighbourLosses(POD_GATEWAYS.values()))
         except KernelError as error:
@@ -75,7 +77,7 @@ class Repairs(Component):
         # finds what it could not report: the agent was away, or too much happened at once.
         rounds = _RARELY if self._losses else 1
         seconds = rounds * self._agent.document.reconcile_seconds
-        yield Task(self.follow_all_macs, seconds, name=_NEIGHBOURS, thread=_NEIGHBOURS)
+        yield Task(self._follow_unreported_macs, seconds, name=_NEIGHBOURS, thread=_NEIGHBOURS)
         if self._losses:
             # It pauses before it reads, which empties the socket: the rest of a change comes
             # meanwhile. A CHECK waits longer than the longest pause for another pod's change.
@@ -214,10 +216,20 @@ class Repairs(Component):
         # The list is passed as a function, since it must be read after the kernel.
         self._follow_macs(self._dataplane.neighbours.outdated(self._leases.all))
 
+    def _follow_unreported_macs(self) -> None:
+        if self._has_missed:
+            # A MAC that was changed and changed back has left its traces in the sandbox alone,
+            # and asking each takes long.
+            self._follow_macs(Suspects(tuple(self._leases.all())))
+            self._has_missed = False
+        else:
+            self.follow_all_macs()
+
     def _follow_reported_macs(self, losses: NeighbourLosses) -> float:
         lost = losses.read()
         if lost is None:
-            self.follow_all_macs()
+            self._has_missed = True
+            self._follow_unreported_macs()
         ends = self._down | (lost or set())
         names, self._down = self._dataplane.neighbours.host_links_of(ends)
         if names:
