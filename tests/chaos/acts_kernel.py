@@ -86,7 +86,7 @@ def insert_rule(chaos: Chaos) -> None:
 def remove_filters(chaos: Chaos) -> None:
     """Of the uplink or of a pod's link, where these count."""
     if chaos.world.backend is Backend.LINKS:
-        link = chaos.chance.choice(("eth0", _link(chaos)))
+        link = chaos.chance.choice(("eth0", _link(chaos) or "eth0"))
         with chaos.blinding():
             chaos.attempt("tc", "qdisc", "delete", "dev", link, "clsact")
 

@@ -97,11 +97,11 @@ class Kernel:
 
     def filters(self, link: str) -> list[str]:
         """Which way each program of ours at a link looks at packets, and its name."""
-        found = []
+        filters = []
         for way in ("ingress", "egress"):
             shown = run(self.node, "tc", "filter", "show", "dev", link, way).stdout
-            found += [f"{link} {way}: {name}" for name in re.findall(r"netmgr [a-z]+", shown)]
-        return found
+            filters += [f"{link} {way}: {name}" for name in re.findall(r"netmgr [a-z]+", shown)]
+        return filters
 
     @property
     def save_programs(self) -> tuple[str, str]:

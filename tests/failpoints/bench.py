@@ -28,6 +28,7 @@ from tests.failpoints.steps import ROOT, Step
 from tests.fakes.metadata import MetadataServer, document, http
 from tests.kernel.test_accounting_host_pods import UNIFIED, kubelets
 from tests.lab.runtime import Sandbox
+from tests.lab.world import counting_by
 from tests.waiting import PATIENCE
 
 QUIET: dict[str, Any] = {
@@ -141,10 +142,12 @@ class Bench(Chaos):
 
     def write(self, keys: dict[str, Any]) -> None:
         """Write node.yaml with these keys changed; None takes one away."""
-        document = {**self.base, **keys}
-        document["accounting"] = {**self.base["accounting"], **keys.get("accounting", {})}
-        kept = {key: value for key, value in document.items() if value is not None}
+        kept = {key: value for key, value in self._document(keys).items() if value is not None}
         self.node.document.write_text(yaml.safe_dump(kept, sort_keys=False))
+
+    def _document(self, keys: dict[str, Any]) -> dict[str, Any]:
+        accounting = {**self.base["accounting"], **keys.get("accounting", {})}
+        return {**self.base, **keys, "accounting": accounting}
 
     def record(self, scenario: Scenario) -> list[Step]:
         """Run a scenario to its end; the steps that it takes."""
@@ -291,10 +294,7 @@ class Bench(Chaos):
 
     def _know(self, keys: dict[str, Any]) -> None:
         """Expect what follows from the document with these keys."""
-        accounting = {**self.base["accounting"], **keys.get("accounting", {})}
-        at_links = accounting.get("at") == "links"
-        named = Backend(keys.get("backend", self.base["backend"]))
-        backend = Backend.LINKS if at_links else named
+        backend = counting_by(self._document(keys))
         self.kernel = self.invariants.kernel = Kernel(self.node, backend)
         found = self._known.get(_key(keys), self._known[()])
         self.invariants.rules, self.invariants.blackholes = found

@@ -22,6 +22,7 @@ from netmgr.documents.node import Backend
 from tests.chaos import acts_agent, acts_files, acts_kernel, acts_runtime, hub
 from tests.chaos.node import SETTINGS, Chaos
 from tests.chaos.reports import reported
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.lab import planned
 from tests.lab.topology import cluster
 from tests.lab.world import World
@@ -37,7 +38,6 @@ STEPS = int(os.environ.get("NETMGR_CHAOS_STEPS", "16"))
 SEED = int(os.environ.get("NETMGR_CHAOS_SEED", "1"))
 ONLY = os.environ.get("NETMGR_CHAOS_ACTS", "").split()
 BACKENDS = [Backend.NFTABLES, Backend.IPTABLES_LEGACY]
-WAYS_OF_COUNTING = [Backend.NFTABLES, Backend.LINKS, Backend.IPTABLES_LEGACY]
 LONG = STEPS > 100
 FIGURES_EACH = 100
 """Steps after which a long run says how far it is."""
@@ -60,7 +60,7 @@ ACTS = acts_of(acts_runtime, acts_agent, acts_kernel, acts_files)
 OF_A_HUB = acts_of(hub)
 
 
-@pytest.fixture(params=[*WAYS_OF_COUNTING, *([Backend.IPTABLES_NFT] if LONG else [])], ids=str)
+@pytest.fixture(params=[*EVERY_WAY_OF_COUNTING, *([Backend.IPTABLES_NFT] if LONG else [])], ids=str)
 def chaos(request: pytest.FixtureRequest, lab_name: str, tmp_path: Path) -> Iterator[Chaos]:
     room = replace(cluster(nodes=1, pods=50), pods=())
     clock = WallClock(tmp_path)

@@ -27,6 +27,7 @@ from tests.failpoints.bench import Bench, NotReached, Scenario
 from tests.failpoints.order import Order
 from tests.failpoints.scenarios import RANGES, SCENARIOS
 from tests.failpoints.steps import ROOT, Step
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.lab.topology import cluster
 from tests.lab.world import World
 from tests.wall_clock import WallClock
@@ -46,7 +47,7 @@ ONE_MISSED_OF = 10
 """Of so many pairs of all scenarios one may never come again: a timer's step came by chance."""
 
 
-@pytest.fixture(params=[Backend.NFTABLES, Backend.LINKS, Backend.IPTABLES_LEGACY], ids=str)
+@pytest.fixture(params=EVERY_WAY_OF_COUNTING, ids=str)
 def bench(request: pytest.FixtureRequest, lab_name: str, tmp_path: Path) -> Iterator[Bench]:
     room, settings = replace(cluster(nodes=1, pods=20), pods=()), {**SETTINGS, "ranges": [*RANGES]}
     with World(

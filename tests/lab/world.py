@@ -67,6 +67,12 @@ def counted_by(backend: Backend, accounting: Mapping[str, Any]) -> dict[str, Any
     return {"backend": Backend.NFTABLES.value, "accounting": {**accounting, "at": "links"}}
 
 
+def counting_by(document: Mapping[str, Any]) -> Backend:
+    """What counts where node.yaml says this."""
+    at_links = document["accounting"].get("at") == "links"
+    return Backend.LINKS if at_links else Backend(document["backend"])
+
+
 class World:
     """A lab. As a context manager it is up inside the block and gone after it, however it ends."""
 
@@ -130,8 +136,7 @@ class World:
 
     @property
     def backend(self) -> Backend:
-        at_links = self._settings["accounting"].get("at") == "links"
-        return Backend.LINKS if at_links else Backend(self._settings["backend"])
+        return counting_by(self._settings)
 
     @property
     def nodes(self) -> list[LabNode]:
