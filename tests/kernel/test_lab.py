@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -239,6 +240,20 @@ def test_down_ends_what_runs_in_the_lab_and_nothing_else(lab: Lab, lab_name: str
 def test_namespaces_that_somebody_pinned_in_the_labs_directory_go_with_it(lab_name: str) -> None:
     with World(cluster(pods=0), name=lab_name) as world:
         named_netns.create(world.node("node-1").directory / "deep" / "below" / "extra")
+    assert left_of(lab_name) == []
+
+
+@pytest.mark.slow
+def test_a_lab_of_more_namespaces_than_a_shell_may_open_files_can_be_removed(lab_name: str) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        with World(cluster(pods=0), name=lab_name) as world:
+            for number in range(30):
+                named_netns.create(world.node("node-1").directory / f"extra-{number}")
+            few = len(list(Path("/proc/self/fd").iterdir())) + 20
+            resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert left_of(lab_name) == []
 
 
