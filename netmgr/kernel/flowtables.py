@@ -7,7 +7,8 @@ it (`flow add`), is sent on at once. It meets neither a chain nor connection tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from netmgr.errors import Ignoring, KernelError
@@ -20,6 +21,11 @@ _TABLE, _NAME, _HOOK = 1, 2, 3
 _HOOK_NUMBER, _HOOK_PRIORITY, _DEVICES, _DEVICE_NAME = 1, 2, 3, 1
 _NETDEV_INGRESS, _PRIORITY = 0, 0
 _PROBE = "netmgr-probe"
+_MOST_DEVICES = 255
+"""That one message may name: NFT_NETDEVICE_MAX counts one more."""
+
+DEVICES = threading.Lock()
+"""Held by whoever adds some, and while rules change, which all packets have to meet."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +60,7 @@ def is_supported(channel: NftSocket) -> bool:
         channel.commit(
             [
                 nf_tables.new_table(_PROBE),
-                new_flowtable(_PROBE, _PROBE, ()),
+                new_flowtable(_PROBE, _PROBE),
                 nf_tables.new_chain(_PROBE, _PROBE, nf_tables.FORWARD_HOOK),
                 nf_tables.add_rule(_PROBE, _PROBE, [flow_add]),
                 impossible,
@@ -65,19 +71,31 @@ def is_supported(channel: NftSocket) -> bool:
     return False
 
 
-def new_flowtable(table: str, name: str, devices: Iterable[str]) -> netlink.Operation:
-    """Make a flowtable of an inet table, or add devices; those that it has are no error."""
-    body = _with_devices(table, name, devices)
-    return message(_NEW_FLOWTABLE, body, f"add flowtable inet {table} {name}", netlink.NLM_F_CREATE)
+def new_flowtable(table: str, name: str) -> netlink.Operation:
+    """Make a flowtable of an inet table, without devices."""
+    return _of_devices(_NEW_FLOWTABLE, Flowtable(f"inet {table}", name, frozenset()), ())
 
 
-def remove_devices(flowtable: Flowtable) -> netlink.Operation:
-    """Have packets that come in by any of its devices meet the rules; ENOENT if one is gone."""
-    body = _with_devices(flowtable.table.split()[1], flowtable.name, flowtable.devices)
-    return message(_DELETE_FLOWTABLE, body, f"remove the devices of flowtable {flowtable}")
+def add_devices(flowtable: Flowtable) -> Iterator[netlink.Operation]:
+    """Have packets that come in by these devices skip the rules, beside those that already do.
+
+    ENOENT if a device, or the flowtable's table, is gone.
+    """
+    return _changes(_NEW_FLOWTABLE, flowtable)
 
 
-def _with_devices(table: str, name: str, devices: Iterable[str]) -> bytes:
+def remove_devices(flowtable: Flowtable) -> Iterator[netlink.Operation]:
+    """Have packets that come in by these devices meet the rules; ENOENT if one is gone."""
+    return _changes(_DELETE_FLOWTABLE, flowtable)
+
+
+def _changes(kind: int, flowtable: Flowtable) -> Iterator[netlink.Operation]:
+    devices = sorted(flowtable.devices)
+    for first in range(0, len(devices), _MOST_DEVICES):
+        yield _of_devices(kind, flowtable, devices[first : first + _MOST_DEVICES])
+
+
+def _of_devices(kind: int, flowtable: Flowtable, devices: Sequence[str]) -> netlink.Operation:
     names = b"".join(netlink.encoded({_DEVICE_NAME: device}) for device in devices)
     # Without hook and priority an update is refused (EOPNOTSUPP), though they cannot change.
     hook = {
@@ -85,7 +103,11 @@ def _with_devices(table: str, name: str, devices: Iterable[str]) -> bytes:
         _HOOK_PRIORITY: netlink.number(_PRIORITY),
         _DEVICES: names or None,
     }
-    return netlink.encoded({_TABLE: table, _NAME: name, _HOOK: netlink.encoded(hook)})
+    table = flowtable.table.split()[1]
+    body = netlink.encoded({_TABLE: table, _NAME: flowtable.name, _HOOK: netlink.encoded(hook)})
+    if kind == _NEW_FLOWTABLE:
+        return message(kind, body, f"add flowtable {flowtable}", netlink.NLM_F_CREATE)
+    return message(kind, body, f"remove the devices of flowtable {flowtable}")
 
 
 def _flowtable_of(body: bytes) -> Flowtable:

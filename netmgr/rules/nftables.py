@@ -7,7 +7,8 @@ again loses no count.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from netmgr.errors import Ignoring
 from netmgr.kernel import flowtables
@@ -56,13 +57,13 @@ class NftablesBackend:
             # Only a plan does that: an element alone, as the ledger's mark at a start, would wake
             # it before anybody has seen that nothing was counted.
             self._table.wake()
-        if kinds & {FillChain, DropChain, EndFlows}:
-            self._have_all_meet_rules()
-        elements = nft_elements.encoded(operations)
-        if elements is None:
-            self._table.run(self.render(operations))
-        elif elements:
-            self._socket.commit(elements)
+        changes_rules = kinds & {FillChain, DropChain, EndFlows}
+        with self._all_meeting_rules() if changes_rules else nullcontext():
+            elements = nft_elements.encoded(operations)
+            if elements is None:
+                self._table.run(self.render(operations))
+            elif elements:
+                self._socket.commit(elements)
         filled: set[str] = set()
         for operation in operations:
             if isinstance(operation, FillChain | EndFlows):
@@ -73,15 +74,22 @@ class NftablesBackend:
             # At once, while nft surely shows what we wrote.
             self._table.listing(filled)
 
-    def _have_all_meet_rules(self) -> None:
+    @contextmanager
+    def _all_meeting_rules(self) -> Iterator[None]:
         """Have no packet skip the rules while they change."""
         # To a packet, Linux 6.12 shows the elements of a transaction that is still being prepared:
         # what is to be internal is handed over by rules that count it as internet.
-        for flowtable in flowtables.read_flowtables(self._socket):
-            if (flowtable.table, flowtable.name) == (TABLE, FLOWTABLE.name) and flowtable.devices:
-                # A link that goes meanwhile takes itself out.
+        with flowtables.DEVICES:
+            while own := [
+                flowtable
+                for flowtable in flowtables.read_flowtables(self._socket)
+                if (flowtable.table, flowtable.name) == (TABLE, FLOWTABLE.name)
+                and flowtable.devices
+            ]:
+                # A link that goes meanwhile takes itself out; with it, the others were refused.
                 with Ignoring(errno.ENOENT):
-                    self._socket.commit([flowtables.remove_devices(flowtable)])
+                    self._socket.commit(flowtables.remove_devices(own[0]))
+            yield
 
     def render(self, operations: Sequence[Operation]) -> str:
         return nft_chains.script(nft_text.commands(operations))

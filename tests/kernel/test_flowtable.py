@@ -22,11 +22,12 @@ ROOT = Path(__file__).parents[2]
 PROMISES = (
     "tests/kernel/flowtable_promises.py",
     "tests/kernel/flowtable_internet.py",
+    "tests/kernel/flowtable_devices.py",
     "tests/contracts/uplink_promises.py",
 )
 FIRST = (
     "(4 and (no_rule or to_the_byte or holds)) or another_pod_cannot or comes_later or vlan"
-    " or without_ethernet or (class and rules)"
+    " or without_ethernet or (class and rules) or added_and_removed"
 )
 """Those that take the least time; `make vm` runs all."""
 

@@ -11,6 +11,7 @@ import errno
 import logging
 import socket
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core.components import Agent, Component
@@ -79,8 +80,8 @@ class FlowtableDevices(Component):
         for flowtable in present:
             if (flowtable.table, flowtable.name) == (TABLE, FLOWTABLE.name):
                 self._devices = flowtable.devices
-                if missing := wanted - flowtable.devices:
-                    self._add(missing)
+                if flowtable.devices != wanted:
+                    self._have_devices(flowtable, wanted)
 
     def _report(self, others: list[Flowtable]) -> None:
         for flowtable in others:
@@ -88,16 +89,20 @@ class FlowtableDevices(Component):
                 log.warning("foreign-flowtable what=%s", _past_the_rules(flowtable))
         self._others = others
 
-    def _add(self, missing: set[str]) -> None:
+    def _have_devices(self, flowtable: Flowtable, wanted: set[str]) -> None:
         # Listed only now: the kernel takes milliseconds for hundreds of links.
-        devices = {name for _, name in socket.if_nameindex()} & missing
-        if not devices:
-            return
-        table = TABLE.removeprefix("inet ")
+        missing = {name for _, name in socket.if_nameindex()} & (wanted - flowtable.devices)
+        # Since Linux 6.16 a link that goes leaves its name behind, for the next one of that name.
+        gone = flowtable.devices - wanted
+        changes = [
+            *flowtables.add_devices(replace(flowtable, devices=frozenset(missing))),
+            *flowtables.remove_devices(replace(flowtable, devices=gone)),
+        ]
         # A link may go meanwhile; the next look comes within a second.
-        with Ignoring(errno.ENOENT):
-            self._channel.commit([flowtables.new_flowtable(table, FLOWTABLE.name, devices)])
-            self._devices |= devices
+        with flowtables.DEVICES, Ignoring(errno.ENOENT):
+            if changes:
+                self._channel.commit(changes)
+                self._devices = flowtable.devices - gone | missing
 
 
 def why_off(document: NodeDocument, backend: RuleBackend) -> str:
