@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 
 from netmgr.dataplane import desired, settings
@@ -31,38 +31,49 @@ _OFFLOADS_OF_SMALL = ("tx-udp-segmentation", "tx-sctp-segmentation")
 
 
 @contextmanager
-def reached(host: Netlink, link: Link, path: str) -> Iterator[Netlink | None]:
+def reached(host: Reader, link: Link, path: str) -> Iterator[Netlink | None]:
     """A socket in the sandbox of a link; None if neither this path nor another leads there.
 
     `host` is a socket in the namespace that `link` is in.
     """
-    sandbox = _opened(host, link, path)
-    if sandbox is None:
-        yield None
-        return
-    with closing(sandbox):
-        with netns.entered(sandbox):
-            inside = Netlink()
-        with inside:
-            yield inside
+    with contextlib.closing(opened(host, [link.peer_netns], path)) as sandboxes:
+        for _, sandbox in sandboxes:
+            with channel_in(sandbox) as inside:
+                yield inside
+            return
+    yield None
 
 
-def _opened(host: Netlink, link: Link, path: str) -> int | None:
+def opened(
+    host: Reader, numbers: Collection[int], path: str = ""
+) -> Generator[tuple[int, int], None, None]:
+    """Those of the namespaces with these numbers that the path, a mount or a process leads to.
+
+    Each with its number, as a descriptor that is open until the next one. `host` is a socket in the
+    namespace that the numbers belong to.
+    """
+    missing = set(numbers)
+    others = netns.places() if missing - {links.HERE} else ()
     # The process that the path names (/proc/PID/ns/net) may have ended, and others live there.
-    others = () if link.peer_netns == links.HERE else netns.places()
     for place in itertools.chain((path,), others):
+        if not missing:
+            return
         try:
             sandbox = netns.open_namespace(place)
         except KernelError:
             continue
-        try:
-            # Another sandbox may have come to be at the path: the number says whether it is this.
+        with closing(sandbox):
+            # Another sandbox may have come to be at the path: the number says whose it is.
             number = host.query(links.show_namespace_id(sandbox), links.namespace_id_of)
-            if number == link.peer_netns:
-                return os.dup(sandbox)  # this one is closed below, whatever it is
-        finally:
-            os.close(sandbox)
-    return None
+            if number in missing:
+                missing.remove(number)
+                yield number, sandbox
+
+
+def channel_in(sandbox: int) -> Netlink:
+    """A socket in the namespace of this descriptor."""
+    with netns.entered(sandbox):
+        return Netlink()
 
 
 def wait_for_addresses(inside: Reader, addresses: Iterable[Address]) -> None:

@@ -186,9 +186,13 @@ def settle_link(index: int) -> Operation:
     return _show(f"link show {index}", index=index)
 
 
-def dump_links(netns: int = HERE) -> Operation:
-    """Ask for every link, of this or of another namespace."""
-    return _show("link dump", netns=netns, flags=netlink.NLM_F_DUMP)
+def dump_links() -> Operation:
+    """Ask for every link of the socket's namespace.
+
+    Never for another's, by its number: the kernel lists that in buffers of 32 KiB, and stops
+    without notice before a link that has hundreds of names.
+    """
+    return _show("link dump", flags=netlink.NLM_F_DUMP)
 
 
 def _show(
@@ -242,8 +246,8 @@ def has_family(link: Link, family: Family) -> bool:
     return bool(values) and (family is Family.V4 or not u32_of(values[at : at + 4]))
 
 
-def read_links(channel: Reader, netns: int = HERE) -> list[Link]:
-    return channel.dump(dump_links(netns), link_of)
+def read_links(channel: Reader) -> list[Link]:
+    return channel.dump(dump_links(), link_of)
 
 
 class Links:

@@ -34,7 +34,7 @@ NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
 NLM_F_ACK_TLVS = 0x200
 ADD = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
 REPLACE = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
-NLMSG_ERROR, NLMSG_DONE = 2, 3
+_NLMSG_NOOP, NLMSG_ERROR, NLMSG_DONE = 1, 2, 3
 
 _NLA_F_NESTED = 0x8000
 # The two upper bits of an attribute's type are flags: nested, and network byte order.
@@ -302,6 +302,10 @@ class Reader:
         entries: list[Decoded] = []
         interrupted = False
         with self._lock:
+            if not self._sequence:
+                # Until a socket has received something, the kernel lists in buffers of a page, and
+                # stops without notice before what does not fit into one (netlink_dump).
+                next(self._exchange([Operation("no operation", _NLMSG_NOOP, NLM_F_ACK, b"")]))
             for _, kind, flags, body in self._exchange([request]):
                 if kind == NLMSG_DONE:
                     break
@@ -321,7 +325,8 @@ class Reader:
 
         The first `silent` operations ask for no acknowledgement. The caller holds the lock.
         """
-        first = self._sequence + 1
+        # Of 32 bits; a batch takes fewer than half of them.
+        first = self._sequence % (1 << 31) + 1
         parts = [
             encode(operation, place, NLM_F_ACK if place < first + silent else 0)
             for place, operation in enumerate(operations, first)
@@ -329,7 +334,7 @@ class Reader:
         count, data = len(parts), b"".join(parts)
         # A transaction may be a hundred megabytes: let go of the parts before the kernel copies it.
         del parts
-        self._sequence += count
+        self._sequence = first + count - 1
         self._send(data)
         del data
         try:

@@ -16,9 +16,13 @@ import pytest
 from netmgr import programs
 from netmgr.agent.health import diagnosis
 from netmgr.agent.queries import LOOK_ROUNDS
+from netmgr.dataplane.taps import read_taps
 from netmgr.documents.node import Backend
+from netmgr.kernel import links
+from netmgr.kernel.netlink import Netlink
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import host_link, inside
+from tests.lab import wiring
 from tests.lab.exchange import datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -95,6 +99,20 @@ def test_a_pods_link_on_top_of_the_uplink_is_reported_with_its_pod(
         eventually(lambda: f"{kind} in pod research/{pod.pod.name} is on eth0" in tapped(node))
         eventually(lambda: "eth0 is promiscuous" in tapped(node))  # once the link is up
         assert 'netmgr_node_problem{reason="LinkTapped"} 1.0' in node.scrape()
+    finally:
+        node.runtime.delete(pod)
+    eventually(lambda: not tapped(node))
+
+
+def test_a_link_of_hundreds_of_names_hides_none_behind_it(node: LabNode) -> None:
+    pod = node.add("intruder")
+    try:
+        put_on_top(pod.netns, "macvlan", index_of(node, "eth0"), "bridge")
+        names = [str(number).ljust(127, "x") for number in range(300)]
+        with wiring.inside(pod.netns), Netlink() as channel:
+            channel.transact([links.add_alternative_names("lo", names)])
+        with wiring.inside(node.namespace):
+            assert f"macvlan in pod research/{pod.pod.name} is on eth0" in read_taps({"eth0"})
     finally:
         node.runtime.delete(pod)
     eventually(lambda: not tapped(node))

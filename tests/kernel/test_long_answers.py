@@ -1,9 +1,10 @@
-"""A pod makes the kernel's answers about its link as long as it likes: no other pod waits."""
+"""Long answers of the kernel: of pods, which make them as long as they like, and of many routes."""
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from errno import ENOBUFS
 from pathlib import Path
@@ -15,7 +16,8 @@ from netmgr.dataplane.neighbours import Neighbours
 from netmgr.errors import KernelError
 from netmgr.kernel import links
 from netmgr.kernel.links import VethEnd
-from netmgr.kernel.netlink import Netlink, Operation
+from netmgr.kernel.netlink import Netlink, Operation, Reader
+from netmgr.kernel.routes import read_routes
 from netmgr.model import AttachmentKey, PodRef
 from tests.lab import named_netns, wiring
 
@@ -61,6 +63,10 @@ def _make_pod(host: Netlink, pods: Netlink, number: int, sandbox: int) -> None:
     pods.transact([links.raise_index(index)])
 
 
+def _ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True)
+
+
 def questions(host: Netlink) -> list[Operation]:
     return [
         links.show_link_in(link.peer_netns, link.peer)
@@ -84,3 +90,29 @@ def test_what_found_no_room_keeps_the_next_question_from_no_answer(host: Netlink
             host.query_each(asked, links.link_of)
         assert refused.value.errno == ENOBUFS
         assert host.query(links.show_link("lo"), links.link_of).name == "lo"
+
+
+def test_the_first_list_of_a_socket_has_what_is_longer_than_a_page(tmp_path: Path) -> None:
+    namespace, hops = (
+        tmp_path / "node",
+        [f"nexthop via 10.0.0.{n + 2} dev many onlink" for n in range(250)],
+    )
+    named_netns.create(namespace)
+    try:
+        with wiring.inside(namespace):
+            # A bridge has attributes enough to make the buffer longer.
+            _ip("link add many type veth peer other")
+            _ip("address add 10.0.0.1/16 dev many")
+            _ip("link set many up")
+            _ip(f"route add 1.0.0.0/24 {' '.join(hops)}")
+            with Reader() as channel:
+                shown = [route for route in read_routes(channel) if route.destination.length == 24]
+    finally:
+        named_netns.delete(namespace)
+    assert len(shown) == 1
+
+
+def test_a_socket_outlives_four_thousand_million_messages(host: Netlink) -> None:
+    host._sequence = 2**32 - 3
+    for _ in range(3):
+        assert len(host.query_each([links.show_link("lo")] * 5, links.link_of)) == 5
