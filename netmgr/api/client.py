@@ -26,6 +26,8 @@ DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
 PATIENCE_SECONDS = 5.0
 # Whoever answers at a path that a user named may be no agent, and never end.
 LONGEST_ANSWER = 64 << 20
+MOST_SPENT = 1000
+"""Spent quotas that a report names: the first."""
 
 
 def read_snapshot(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Snapshot:
@@ -45,7 +47,7 @@ def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> ControllerRe
     report: ControllerReport = {"spent": [], "problems": problems}
     # An agent without limits refuses this.
     with suppress(errors.RequestError):
-        report["spent"] = ask(path, "quotas", timeout=timeout)["spent"]
+        report["spent"] = ask(path, "quotas", timeout=timeout)["spent"][:MOST_SPENT]
     return report
 
 

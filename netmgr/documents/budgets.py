@@ -32,6 +32,11 @@ MOST_BYTES = LONGEST - 32 * 1024
 LEAST_SHARE = 500_000
 """Bits a second of a budget for each node. Below, one long packet is more than a second's share."""
 
+LEAST_BEYOND = 9_000
+"""Bits a second of `when-spent` for each node. HTB has no packet wait for longer than a minute, and
+what comes in may be joined to 64 KiB.
+"""
+
 
 class ClusterBudget(Document):
     """What the pods of some namespaces may have together, in one direction."""
@@ -228,11 +233,15 @@ def _holds_of(budget: ClusterBudget, other: ClusterBudget) -> bool:
 def too_low(document: BudgetsDocument, nodes: int) -> Iterator[Diagnostic]:
     """Warnings of budgets of which so many nodes have too little each."""
     for number, budget in enumerate(document.budgets):
-        if budget.rate < nodes * LEAST_SHARE:
-            yield Diagnostic(
-                f"{written(budget.rate)} is {budget.rate // nodes} bits a second for each of "
-                f"{nodes} nodes, which pass more than that by single packets",
-                Location(_key(number, budget.direction)),
-                remedy=f"give at least {written(nodes * LEAST_SHARE)}",
-                severity=Severity.WARNING,
-            )
+        for key, rate, least in (
+            (budget.direction, budget.rate, LEAST_SHARE),
+            ("when-spent", budget.when_spent, LEAST_BEYOND),
+        ):
+            if 0 < rate < nodes * least:
+                yield Diagnostic(
+                    f"{written(rate)} is {rate // nodes} bits a second for each of "
+                    f"{nodes} nodes, which pass more than that by single packets",
+                    Location(_key(number, key)),
+                    remedy=f"give at least {written(nodes * least)}",
+                    severity=Severity.WARNING,
+                )

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from netmgr.agent.accounting.flowtable import MOST_PODS
 from netmgr.kernel import flowtables, nf_tables
 from netmgr.kernel.flowtables import Flowtable
 from netmgr.kernel.nf_tables_socket import NftSocket
@@ -35,9 +36,10 @@ def node() -> Iterator[LabNode]:
 
 
 def test_more_devices_than_one_message_names_are_added_and_removed(node: LabNode) -> None:
-    devices = frozenset(f"many-{number}" for number in range(1, 600))
-    links = "sed 's/.*/link add many-& type dummy/' | ip -batch -"
-    run(node, "sh", "-ec", f"seq {len(devices)} | {links}")
+    """As many as the kernel lists; it would show none of some more."""
+    devices = frozenset(f"link-of-a-{number}" for number in range(10001, 10001 + MOST_PODS))
+    links = "sed 's/.*/link add link-of-a-& type dummy/' | ip -batch -"
+    run(node, "sh", "-ec", f"seq 10001 {10000 + MOST_PODS} | {links}")
     flowtable = Flowtable("inet many", "many", devices)
     with wiring.inside(node.namespace), closing(NftSocket()) as channel:
         channel.commit([nf_tables.new_table("many"), flowtables.new_flowtable("many", "many")])

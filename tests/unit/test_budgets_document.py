@@ -218,6 +218,15 @@ def test_a_budget_of_which_each_node_has_too_little_is_warned_of() -> None:
     )
 
 
+def test_what_is_beyond_a_quota_is_warned_of_where_single_packets_are_more() -> None:
+    document = parsed("{name: a, namespaces: [a], internet-in: 10G, per-day: 1T, when-spent: 9M}")
+    assert [*too_low(document, 1000)] == []
+    (warning,) = too_low(document, 1001)
+    assert warning.at.key == ("budgets", 0, "when-spent")
+    dropping = "{name: a, namespaces: [a], internet-in: 10G, per-day: 1T, when-spent: drop}"
+    assert [*too_low(parsed(dropping), 1001)] == []
+
+
 def test_what_is_written_is_read_again() -> None:
     document = parsed(EVERYONE, RESEARCH)
     text = yaml.safe_dump(document.model_dump(mode="json", by_alias=True, exclude_none=True))

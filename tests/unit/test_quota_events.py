@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+from netmgr.api.client import MOST_SPENT, ask_report
 from netmgr.kube.client.agent_pods import LONGEST_MESSAGE
 from netmgr.kube.controller.events import LONGEST_NAME, MOST_EVENTS
 from netmgr.kube.controller.node_reports import (
-    MOST,
+    LONGEST_ANSWER,
     NodeReport,
     Spent,
     parse,
     parse_body,
 )
 from netmgr.kube.controller.quota_events import notices
+from tests.fakes.agent_socket import agent
 
 SPENT = {
     "namespace": "research",
@@ -83,11 +87,27 @@ def test_what_is_no_answer_is_refused(text: bytes):
 
 
 def test_no_more_than_so_many_are_looked_at():
-    many = [SPENT | {"pod": f"pod-{number}"} for number in range(2 * MOST)]
+    many = [SPENT | {"pod": f"pod-{number}"} for number in range(2 * MOST_SPENT)]
     found = parse(answer(*many))
-    assert len(found.spent) == MOST
+    assert len(found.spent) == MOST_SPENT
     others = reported(*(spent(pod=f"other-{number}") for number in range(900)))
     assert len(notices({"a": found, "b": others})) == MOST_EVENTS
+
+
+def test_a_report_of_the_longest_names_is_read_as_a_whole(socket_path: Path):
+    longest = {"namespace": "n" * 63, "pod": "p" * 253, "budget": 10**18, "slow": 10**12}
+    quotas = [SPENT | longest] * (2 * MOST_SPENT)
+    own = {"version": 1, "problems": [], "spent": quotas}
+    with agent(socket_path, lambda _: json.dumps(own).encode()):
+        report = json.dumps(ask_report(socket_path)).encode()
+    assert len(report) < LONGEST_ANSWER / 2
+    assert len(parse_body(report).spent) == MOST_SPENT
+
+
+@pytest.mark.parametrize("cut", "-.")
+def test_an_event_has_a_name_that_kubernetes_takes(cut: str):
+    (notice,) = notices({"node-1": reported(spent(pod=f"{'p' * (LONGEST_NAME - 1)}{cut}longer"))})
+    assert re.fullmatch(r"[a-z0-9]+(\.[a-z0-9]+)*", notice.event_name)
 
 
 def test_a_namespace_has_one_event_for_all_its_nodes():

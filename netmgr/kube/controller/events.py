@@ -59,7 +59,9 @@ class WarningEvent:
         """The Event's name; controllers that report the same thing use the same one."""
         content = " ".join((self.uid, self.reason, self.key or self.message))
         digest = hashlib.sha256(content.encode()).hexdigest()
-        return f"{self.name[:LONGEST_NAME]}.{digest[:16]}"
+        # A part of a DNS name does not end like this, but may where it is cut.
+        name = self.name[:LONGEST_NAME].rstrip("-.")
+        return f"{name}.{digest[:16]}"
 
     @property
     def collection(self) -> str:

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, OnErrorOmit
 
+from netmgr.api.client import MOST_SPENT
 from netmgr.api.snapshot import Fault
 from netmgr.kube.client.agent_pods import LONGEST_MESSAGE, AgentPod
 from netmgr.kube.controller.reconciling import Leadership
@@ -32,9 +33,8 @@ ANSWER_SECONDS = 3.0
 
 SILENT_SECONDS = 600.0
 
-LONGEST_ANSWER = 256 * 1024
-MOST = 1000
-"""Spent quotas of one node that are looked at: the first."""
+LONGEST_ANSWER = 1 << 20
+"""Twice what `MOST_SPENT` quotas of the longest names take."""
 
 log = logging.getLogger(__name__)
 
@@ -175,4 +175,4 @@ def parse(answer: bytes) -> NodeReport:
 def parse_body(body: bytes) -> NodeReport:
     """The report in the body of an exporter's answer; errors as of `parse`."""
     report = NodeReport.model_validate_json(body)
-    return report.model_copy(update={"spent": report.spent[:MOST]})
+    return report.model_copy(update={"spent": report.spent[:MOST_SPENT]})
