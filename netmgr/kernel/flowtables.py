@@ -2,13 +2,13 @@
 
 A packet that comes in by a device of a flowtable, and belongs to a connection that a rule handed to
 it (`flow add`), is sent on at once. It meets neither a chain nor connection tracking
-(Documentation/networking/nf_flowtable.rst). A kernel before 6.16 takes no wildcards for devices.
+(Documentation/networking/nf_flowtable.rst). Since Linux 6.16 devices may be wildcards, too.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from netmgr.errors import Ignoring, KernelError
@@ -18,7 +18,7 @@ from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 
 _NEW_FLOWTABLE, _GET_FLOWTABLE, _DELETE_FLOWTABLE = 22, 23, 24
 _TABLE, _NAME, _HOOK = 1, 2, 3
-_HOOK_NUMBER, _HOOK_PRIORITY, _DEVICES, _DEVICE_NAME = 1, 2, 3, 1
+_HOOK_NUMBER, _HOOK_PRIORITY, _DEVICES, _DEVICE_NAME, _DEVICE_PREFIX = 1, 2, 3, 1, 2
 _NETDEV_INGRESS, _PRIORITY = 0, 0
 _PROBE = "netmgr-probe"
 _MOST_DEVICES = 255
@@ -30,11 +30,18 @@ DEVICES = threading.Lock()
 
 @dataclass(frozen=True, slots=True, order=True)
 class Flowtable:
-    """A flowtable that is there; `table` includes the family, such as `inet netmgr`."""
+    """A flowtable that is there; `table` includes the family, such as `inet netmgr`.
+
+    It also has every device whose name begins with one of `prefixes` (`eth*`).
+    """
 
     table: str
     name: str
     devices: frozenset[str]
+    prefixes: frozenset[str] = frozenset()
+
+    def has_any(self, links: Iterable[str]) -> bool:
+        return any(link in self.devices or link.startswith(tuple(self.prefixes)) for link in links)
 
     def __str__(self) -> str:
         return f"{self.name} of table {self.table}"
@@ -113,9 +120,16 @@ def _of_devices(kind: int, flowtable: Flowtable, devices: Sequence[str]) -> netl
 def _flowtable_of(body: bytes) -> Flowtable:
     attributes = netlink.attributes(body, netlink.NFGENMSG.size)
     devices = netlink.attributes(attributes.get(_HOOK, b"")).get(_DEVICES, b"")
-    named = netlink.each_attribute(devices)
+    names, prefixes = set[str](), set[str]()
+    for kind, value in netlink.each_attribute(devices):
+        # Linux 6.16.0 to 6.16.5 list a prefix as a name that does not end.
+        if kind == _DEVICE_PREFIX or not value.endswith(b"\0"):
+            prefixes.add(netlink.string_of(value))
+        elif kind == _DEVICE_NAME:
+            names.add(netlink.string_of(value))
     return Flowtable(
         f"{FAMILY_NAMES[body[0]]} {netlink.string_of(attributes[_TABLE])}",
         netlink.string_of(attributes[_NAME]),
-        frozenset(netlink.string_of(value) for kind, value in named if kind == _DEVICE_NAME),
+        frozenset(names),
+        frozenset(prefixes),
     )

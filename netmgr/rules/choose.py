@@ -52,13 +52,13 @@ FACTS: Mapping[Backend, BackendFacts] = {
         (Capability.SYS_ADMIN,),
     ),
     Backend.IPTABLES_NFT: BackendFacts(
-        ("nf_tables", "nft_compat", "ip_set", "xt_set", "xt_rpfilter"),
+        ("nf_tables", "nft_compat", "ip_set", "xt_set", "ipt_rpfilter", "ip6t_rpfilter"),
         nft_is_supported,
         (Capability.NET_RAW,),
         has_sets=True,
     ),
     Backend.IPTABLES_LEGACY: BackendFacts(
-        ("ip_tables", "ip6_tables", "ip_set", "xt_set", "xt_rpfilter"),
+        ("ip_tables", "ip6_tables", "ip_set", "xt_set", "ipt_rpfilter", "ip6t_rpfilter"),
         # Opening the legacy tables creates them, so only where they are already in use.
         lambda: any("mangle" in legacy_tables(family) for family in Family),
         (Capability.NET_RAW, Capability.SYS_MODULE),

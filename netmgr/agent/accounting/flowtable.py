@@ -78,7 +78,7 @@ class FlowtableDevices(Component):
         present = flowtables.read_flowtables(self._channel)
         foreign = [flowtable for flowtable in present if flowtable.table != TABLE]
         ours = pods | self._uplinks
-        self._report([flowtable for flowtable in foreign if flowtable.devices & ours])
+        self._report([flowtable for flowtable in foreign if flowtable.has_any(ours)])
         # Further pods' packets meet the rules, which costs time and nothing else.
         wanted = self._uplinks.union(sorted(pods)[:MOST_PODS])
         for flowtable in present:
