@@ -28,6 +28,8 @@ class Answered(Netlink):
     def __init__(self, *datagrams):
         super().__init__()
         self._socket.close()
+        # It is not the first exchange; the number after this one is 1.
+        self._sequence = 1 << 31
         self._socket, self._kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 5, 0))
         for datagram in datagrams:
