@@ -11,7 +11,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -101,7 +101,12 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
         for command in commands(backend):
             done = run(node, "env", lock, *command)
             assert done.returncode == 0, done.stderr
-    missed = spender.send() if not _is_back(node, backend) else 0
+    missed = 0
+    if not _is_back(node, backend):
+        # The kernel drops what is on its way out by a link that gets a clsact (dev_deactivate).
+        with suppress(TimeoutError) if backend is Backend.LINKS else nullcontext():
+            spender.send()
+        missed = unread
     eventually(lambda: repairs(node, "rules") > repaired)
     whole = time.monotonic() - began
     after = spender.send()
