@@ -1,8 +1,9 @@
-"""File descriptors that a block closes."""
+"""File descriptors: one that a block closes, and how many there may be."""
 
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,3 +15,9 @@ def closing(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def allow_most() -> None:
+    """Let this process have as many as it is allowed to; most begin with a limit of 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

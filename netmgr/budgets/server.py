@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 import ssl
 import threading
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from netmgr import descriptors
 from netmgr.budgets import messages
 from netmgr.budgets.allocator import BudgetAllocator, Ceilings, ReportRefused
 from netmgr.budgets.identity import IdentityRefused, TokenVerifier, certified_node
@@ -101,9 +101,8 @@ class BudgetServer:
 
     def start(self) -> None:
         """Serve in a thread of its own until the process ends."""
-        # A connection for each node: the limit that most processes begin with is 1,024.
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        # A connection for each node.
+        descriptors.allow_most()
         serve = self._serve()
         threading.Thread(
             target=self._loop.run_until_complete, args=[serve], name="budgets", daemon=True

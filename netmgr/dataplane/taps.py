@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from netmgr.dataplane import desired, sandbox
+from netmgr.dataplane import desired
+from netmgr.dataplane.sandbox import channel_in, opened
 from netmgr.errors import KernelError
 from netmgr.kernel.links import HERE, Link, read_links
 from netmgr.kernel.netlink import Reader
@@ -36,9 +37,9 @@ def read_taps(uplinks: Collection[str]) -> list[str]:
     with Reader() as channel:
         own = read_links(channel)
         pods = {link.peer_netns: link for link in own if desired.identity_of(link)}
-        for number, namespace in sandbox.opened(channel, pods.keys() - {HERE}):
+        for number, namespace in opened(channel, pods.keys() - {HERE}):
             # It may go at any time.
-            with suppress(KernelError), sandbox.channel_in(namespace) as inside:
+            with suppress(KernelError), channel_in(namespace) as inside:
                 sandboxes.append(Sandbox(pods[number], read_links(inside)))
     return list(taps(own, sandboxes, uplinks))
 
@@ -56,8 +57,8 @@ def taps(
             yield f"{link.name} is promiscuous"
         if link.kind in _UPPER_KINDS and link.peer_netns == HERE and link.peer in watched:
             yield f"{link.kind} {link.name} is on {watched[link.peer]}"
-    for look in sandboxes:
-        yield from _from_inside(look, watched)
+    for sandbox in sandboxes:
+        yield from _from_inside(sandbox, watched)
 
 
 def _from_inside(sandbox: Sandbox, watched: Mapping[int, str]) -> Iterator[str]:

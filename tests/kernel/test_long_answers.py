@@ -93,10 +93,8 @@ def test_what_found_no_room_keeps_the_next_question_from_no_answer(host: Netlink
 
 
 def test_the_first_list_of_a_socket_has_what_is_longer_than_a_page(tmp_path: Path) -> None:
-    namespace, hops = (
-        tmp_path / "node",
-        [f"nexthop via 10.0.0.{n + 2} dev many onlink" for n in range(250)],
-    )
+    namespace = tmp_path / "node"
+    hops = " ".join(f"nexthop via 10.0.0.{number} dev many onlink" for number in range(2, 252))
     named_netns.create(namespace)
     try:
         with wiring.inside(namespace):
@@ -104,7 +102,7 @@ def test_the_first_list_of_a_socket_has_what_is_longer_than_a_page(tmp_path: Pat
             _ip("link add many type veth peer other")
             _ip("address add 10.0.0.1/16 dev many")
             _ip("link set many up")
-            _ip(f"route add 1.0.0.0/24 {' '.join(hops)}")
+            _ip(f"route add 1.0.0.0/24 {hops}")
             with Reader() as channel:
                 shown = [route for route in read_routes(channel) if route.destination.length == 24]
     finally:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -26,6 +25,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
+from netmgr import descriptors
 from netmgr.documents.node import Backend
 from netmgr.errors import SetupError
 from netmgr.kernel import proc
@@ -274,9 +274,8 @@ def remove(name: str) -> None:
     """Remove a lab by its directory alone: its processes, its namespaces, its files."""
     directory = ROOT / name
     pins = _pins(directory)
-    # One descriptor for each pod: a shell's usual limit is 1,024.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # One for each pod.
+    descriptors.allow_most()
     with ExitStack() as stack:
         # Open, so that nobody else's namespace gets the identity of one of these meanwhile.
         numbers = [stack.enter_context(pin.open("rb")).fileno() for pin in pins]

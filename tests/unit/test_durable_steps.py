@@ -13,7 +13,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "durable-steps"
 EXCEPTIONS = {
     "netmgr/agent/health/doctor:_kernel channel.transact": "`netmgr doctor` tries what kernels do",
     "netmgr/agent/health/doctor:_queues channel.transact": "`netmgr doctor` tries what kernels do",
-    "netmgr/agent/accounting/flowtable:_have_devices self._channel.commit": "as the next",
+    "netmgr/agent/accounting/flowtable:_adapt self._channel.commit": "needs flowtables: `make vm`",
     "netmgr/agent/core/scheduler:stop os.write": "a pipe",
     "netmgr/rules/nftables:_all_meeting_rules self._socket.commit": "needs flowtables: `make vm`",
     "netmgr/dataplane/deletion:_is_there self._host.attempt": "changes nothing of a link",

@@ -85,7 +85,7 @@ class FlowtableDevices(Component):
             if (flowtable.table, flowtable.name) == (TABLE, FLOWTABLE.name):
                 self._devices = flowtable.devices
                 if flowtable.devices != wanted:
-                    self._have_devices(flowtable, wanted)
+                    self._adapt(flowtable, wanted)
 
     def _report(self, others: list[Flowtable]) -> None:
         for flowtable in others:
@@ -93,7 +93,7 @@ class FlowtableDevices(Component):
                 log.warning("foreign-flowtable what=%s", _past_the_rules(flowtable))
         self._others = others
 
-    def _have_devices(self, flowtable: Flowtable, wanted: frozenset[str]) -> None:
+    def _adapt(self, flowtable: Flowtable, wanted: frozenset[str]) -> None:
         # Listed only now: the kernel takes milliseconds for hundreds of links.
         present = frozenset(name for _, name in socket.if_nameindex())
         missing = present & wanted - flowtable.devices
