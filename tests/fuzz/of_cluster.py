@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
+from netmgr.api.client import MOST_SPENT
 from netmgr.api.connectivity import Probe, ProbeAnswer
 from netmgr.documents import node_list
 from netmgr.documents.node import NodeDocument
@@ -312,7 +313,7 @@ def node_report(data: bytes) -> None:
         found = node_reports.parse(data)
     except ValueError:
         return
-    assert len(found.spent) <= node_reports.MOST
+    assert len(found.spent) <= MOST_SPENT
     for one in found.spent:
         for text in (one.namespace, one.pod, one.uid):
             assert re.fullmatch(r"[a-z0-9.-]*", text)
