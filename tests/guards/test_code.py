@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -118,6 +119,40 @@ def _seconds(call: ast.Call) -> list[float]:
         for value in given
         if isinstance(value, ast.Constant) and type(value.value) in (int, float)
     ]
+
+
+def test_what_a_test_names_of_a_module_is_there(
+    product: dict[str, ast.Module], modules: dict[str, ast.Module]
+) -> None:
+    """Of slow tests too, which not every run runs. mypy sees to the product's own code."""
+    dotted = {_dotted(path) for path in product}
+    named = [
+        (modules_by_name[node.value.id], node.attr, f"{path}:{node.lineno}")
+        for path, tree in modules.items()
+        if path.startswith("tests/") and (modules_by_name := _modules_by_name(tree, dotted))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in modules_by_name
+    ]
+    missing = [
+        f"{place}: {module} has no {attribute}"
+        for module, attribute, place in named
+        if not hasattr(importlib.import_module(module), attribute)
+    ]
+    assert not missing, "\n".join(missing)
+    assert len(named) > len(dotted)
+
+
+def _modules_by_name(tree: ast.Module, known: Collection[str]) -> dict[str, str]:
+    """Those of the known modules that a module imports, by what it calls them."""
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if f"{node.module}.{alias.name}" in known
+    }
 
 
 def _loaded_by(code: str) -> set[str]:

@@ -338,11 +338,11 @@ def test_a_node_is_tainted_when_time_alone_has_passed(cluster: Virtual) -> None:
         condition = {"type": HEALTHY, "status": status, "reason": "Tested"}
         body = {"metadata": {"name": name}, "status": {"conditions": [condition]}}
         leadership.nodes.change(kubelet.create(NODES, body))
-    tainting = UnhealthyTaint(leadership, Telemetry(cluster.api()), Fraction(1, 2), 60)
+    taint = UnhealthyTaint(leadership, Telemetry(cluster.api()), Fraction(1, 2), 60)
 
     def work() -> None:
         while True:
-            tainting.reconcile()
+            taint.reconcile()
             cluster.time.sleep(2)
 
     cluster.start(work)
