@@ -1,4 +1,4 @@
-"""From the release before to this source and back, while pods talk, come and go."""
+"""From the release before to this source, to counting at links and back, while pods come and go."""
 
 from __future__ import annotations
 
@@ -59,9 +59,18 @@ def running(cluster: Cluster, before: Path) -> dict[str, Pod]:
     return pods.run(cluster, PODS)
 
 
-@pytest.mark.parametrize("way", ["forth", "back"])
+@pytest.mark.parametrize("way", ["forth", "to_links", "upgraded_at_links", "to_rules", "back"])
 def test_no_pod_fails_and_every_byte_is_counted(
     cluster: Cluster, before: Path, running: dict[str, Pod], internet: End, way: str
 ) -> None:
-    folder = netmgr.overlay(cluster, "cni") if way == "forth" else before
+    at_links = {"accounting": {"at": "links"}}
+    folder = {
+        "forth": lambda: netmgr.overlay(cluster, "cni"),
+        "to_links": lambda: netmgr.overlay(cluster, "cni", node_yaml=at_links),
+        "upgraded_at_links": lambda: netmgr.overlay(
+            cluster, "cni", tag=lifecycle.TAG, node_yaml=at_links
+        ),
+        "to_rules": lambda: netmgr.overlay(cluster, "cni"),
+        "back": lambda: before,
+    }[way]()
     lifecycle.disturb_nobody(cluster, running, internet, lambda: netmgr.apply(cluster, folder))
