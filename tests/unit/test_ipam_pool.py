@@ -66,6 +66,16 @@ def test_an_address_that_a_connection_names_waits_but_not_for_ever():
     assert block.take(KEY, 90) == address
 
 
+def test_of_the_cooled_down_those_of_its_family_that_are_asked_for_are_looked_at():
+    block = pool("10.0.0.0/31")
+    first, second = (block.take(KEY, 0) for _ in range(2))
+    for address in (first, second):
+        block.release(address, 0)
+    other = Address.parse("2001:db8::1")
+    assert block.cooled_down(30, [second, other]) == [second]
+    assert block.cooled_down(30, [other]) == [first, second]
+
+
 @pytest.mark.parametrize("released", [0, 7])
 def test_a_cooldown_counts_from_the_release_whenever_that_was(released: int):
     block = pool("10.0.0.0/32")
