@@ -8,7 +8,7 @@ import pytest
 from cni.request import Request, Verb, check_wait, parse_args, parse_request, version_of
 from cni.results import SUPPORTED_VERSIONS, parse_previous
 from cni.runtime_config import parse_runtime_config
-from cni.wire import decode_request
+from cni.wire import decode_request, encode_request, only_looks
 from netmgr.errors import (
     DecodingFailure,
     IncompatibleVersion,
@@ -92,6 +92,11 @@ def test_a_whole_request_is_accepted(verb, version):
     request = parsed(verb, version=version)
     assert (request.command, request.version, request.network) == (Verb(verb), version, "netmgr")
     assert request.key == KEY
+
+
+def test_a_request_that_only_looks_is_told_from_its_bytes():
+    looking = [verb for verb in Verb if only_looks(encode_request({"CNI_COMMAND": verb}, b""))]
+    assert looking == [Verb.CHECK, Verb.STATUS]
 
 
 def test_every_part_of_an_add_is_read():

@@ -10,7 +10,14 @@ from dataclasses import replace
 import pytest
 
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
-from netmgr.kube.controller.assigning import MOST_TOUCHED, Decision, RefusalReason, decide, released
+from netmgr.kube.controller.assigning import (
+    MOST_TOUCHED,
+    Decision,
+    RefusalReason,
+    decide,
+    released,
+    takeovers,
+)
 from netmgr.kube.controller.nodes import NodeView
 from netmgr.prefixes import Family, Prefix, overlaps
 from tests.unit.test_kube_allocations import CPU, lock
@@ -243,6 +250,27 @@ def test_only_claims_whose_cooldown_begins_are_released() -> None:
         **held(5, "new"),
     }
     assert [claim.node for claim in released(before, Decision(claims=after))] == ["a", "c", "d"]
+
+
+def test_a_claim_that_replaces_another_nodes_is_a_takeover_unless_its_name_comes_back() -> None:
+    again = {
+        number: replace(claim, uid="uid-again")
+        for number, name in ((4, "e"), (5, "f"))
+        for claim in held(number, name).values()
+    }
+    before = held(0, "a") | held(1, "b") | held(2, "c") | held(3, "d", 7.0)
+    before |= held(4, "e", 7.0) | held(5, "f")
+    after: dict[NodeIndex, Claim | None] = {
+        at(0).index: None,
+        **held(1, "b"),
+        **held(6, "new"),
+        at(4).index: again[4],
+        **held(2, "x"),
+        **held(3, "y"),
+        at(5).index: again[5],
+    }
+    taken = [claim.uid for claim in takeovers(before, Decision(claims=after))]
+    assert taken == ["uid-x", "uid-y", "uid-again"]
 
 
 HONEST = [node(f"node-{number}", pool="gpu") for number in range(3)]
