@@ -36,7 +36,7 @@ class CheckResult(NamedTuple):
     message: str = ""
     remedy: str = ""
 
-    def failed(self, message: str, remedy: str = "") -> CheckResult:
+    def failed(self, message: str, remedy: str) -> CheckResult:
         return self._replace(outcome=CheckOutcome.FAILED, message=message, remedy=remedy)
 
     def unmeasured(self, message: str) -> CheckResult:

@@ -108,7 +108,9 @@ def _with_ranges(document: NodeDocument) -> tuple[NodeDocument, list[CheckResult
         valid = validate(known_ranges.ask(document), document, known_ranges.taken_by_node())
     except RangesUnknown as unknown:
         return document, [CheckResult("routes", "ranges").unmeasured(unknown.message)]
-    refused = [CheckResult("routes", "ranges").failed(str(fault)) for fault in valid.refused]
+    remedy = "see to what range_source gives; netmgr node status shows it"
+    ranges = CheckResult("routes", "ranges")
+    refused = [ranges.failed(str(fault), remedy) for fault in valid.refused]
     return document.model_copy(update={"ranges": valid.ranges}), refused
 
 

@@ -114,6 +114,28 @@ def test_growth_that_nothing_could_be_reserved_for_is_named():
     assert checked(reserved, reserved) == []
 
 
+def test_of_several_prefixes_the_largest_is_named_as_what_nothing_is_reserved_beside():
+    document = PlanDocument.model_validate(with_pool(cluster={"grow_to": 438}))
+    lock = lock_for(PlanDocument.model_validate(plan()))
+    held = lock.clusters["a"]
+    (own,) = held.prefixes
+    few, many = Prefix.parse("10.9.0.0/24"), Prefix.parse("10.240.0.0/16")
+    added = [own.model_copy(update={"prefix": prefix, "reserve": prefix}) for prefix in (few, many)]
+    held = held.model_copy(update={"prefixes": (own, *added)})
+    lock = lock.model_copy(update={"clusters": {"a": held}})
+    found = check_plan(document, lock, load_limits(document.cloud))
+    message = "438 nodes are declared, but nothing beside 10.240.0.0/16 could be reserved"
+    assert message in [one.message for one in found]
+
+
+def test_a_block_that_the_cloud_does_not_have_is_named_with_what_to_write():
+    found = checked(with_pool(block_length=27))
+    path = ("clusters", "a", "node_pools", "gpu", "block_length")
+    message = "is 27, and a NIC takes blocks of /28 alone"
+    remedy = "write 28, or addressing: single"
+    assert (Severity.ERROR, path, message, remedy) in [parts(one) for one in found]
+
+
 @pytest.mark.parametrize(
     ("keys", "at"),
     [

@@ -289,6 +289,9 @@ def test_a_lock_in_which_two_node_pools_have_one_subnet_does_not_pass_the_check(
     (fault,) = errors(document, broken)
     subnet = pools["cpu"].segments[0].v4.subnet
     assert fault.message == f"{subnet} of a-gpu overlaps {subnet} of a-cpu"
+    assert fault.at.key == ("clusters", "a")
+    remedy = "take one of the two out of the plan; once none of its machines runs, release it"
+    assert fault.remedy == remedy
 
 
 def test_a_move_that_nobody_foresaw_is_refused_with_both_places(before, monkeypatch):

@@ -159,9 +159,10 @@ def test_egress_is_tried_as_a_pods_packets_leave(
 
 @pytest.mark.parametrize("masquerade", [True, False])
 def test_egress_of_a_family_that_pods_do_not_have_is_not_tried(*, masquerade: bool) -> None:
-    egress = {"egress": ["[2001:db8:ffff::1]:443"]}
+    egress = {"egress": ["[2001:db8:ffff::1]:443", "203.0.113.1:443"]}
     given = document(masquerade=masquerade, preflight=egress, ranges=["10.1.0.0/28"])
-    assert list(targets.egress_sources(given, [address("10.1.0.15")])) == []
+    ((endpoint, _),) = targets.egress_sources(given, [address("10.1.0.15")])
+    assert str(endpoint) == "203.0.113.1:443"
 
 
 def test_while_ranges_are_not_known_egress_is_tried_of_both_families() -> None:
