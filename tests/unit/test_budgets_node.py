@@ -69,6 +69,10 @@ def test_a_pod_is_in_its_budgets_then_its_namespaces_limit_then_its_own() -> Non
     shown = {limited.pod for limited in found.classes.values() if limited.is_shown}
     assert shown == {"", "a", "b", "c"}
     assert {limited.budget for limited in found.classes.values() if limited.is_shown} == {""}
+    owners = {
+        (limited.namespace, limited.pod) for limited in found.classes.values() if limited.budget
+    }
+    assert owners == {("", "")}
 
 
 def test_no_class_in_a_budget_has_a_rate_whatever_the_budget_has() -> None:
@@ -97,12 +101,12 @@ def test_other_rates_change_the_classes_of_budgets_alone() -> None:
     slow = replace(RESEARCH, per_day=10 * M, slow=50 * M)
     pods = [("research-1", "b")]
     of = made(pods=pods, of=held(EVERYONE, slow))
-    again = held(EVERYONE, slow, everyone=10, research=40)
+    again = held(EVERYONE, slow, everyone=10, research=400)
     changed = tree.retuned(of, again)
     assert {(one.budget, one.beyond): one.rate for one in changed.values()} == {
-        ("research", ""): 40 * M,
+        ("research", ""): 400 * M,
         # As large a part of what all nodes have beyond the quota as of the budget.
-        ("research", "day"): 20 * M,
+        ("research", "day"): 200 * M,
     }
     assert of.classes | changed == made(pods=pods, of=again).classes
     assert tree.retuned(of, held(EVERYONE, slow)) == {}

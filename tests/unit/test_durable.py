@@ -78,9 +78,9 @@ def test_a_file_that_is_so_already_is_not_written(tmp_path: Path) -> None:
     path.write_text("same")
     path.chmod(0o600)
     before = path.stat().st_ino
-    durable.write(path, b"same")
-    durable.write(path, b"same", 0o600)
-    assert path.stat().st_ino == before
+    for mode in (None, 0o600):
+        durable.write(path, b"same", mode)
+        assert path.stat().st_ino == before
     link = tmp_path / "link"
     link.symlink_to(path)
     durable.write(link, b"same")
@@ -127,6 +127,47 @@ def test_a_folder_is_made_with_its_parents_and_kept_if_it_is_there(tmp_path: Pat
     (tmp_path / "file").touch()
     with pytest.raises(StateError, match=r"file/a: cannot be made: Not a directory;"):
         durable.make_folder(tmp_path / "file" / "a")
+
+
+@pytest.mark.parametrize(
+    ("mode", "most", "after"), [(0o644, 0o700, 0o600), (0o777, 0o750, 0o750), (0o600, 0o700, 0o600)]
+)
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_what_is_ours_is_closed_to_others(
+    tmp_path: Path, make: Callable[[Path], None], mode: int, most: int, after: int
+) -> None:
+    path = tmp_path / "kept"
+    make(path)
+    path.chmod(mode)
+    assert durable.close_to_others(path, most) is (mode != after)
+    assert stat.S_IMODE(path.stat().st_mode) == after
+    path.chmod(0o601)
+    assert durable.close_to_others(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_not_ours_is_not_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link, fifo = (tmp_path / name for name in ("file", "link", "fifo"))
+    path.touch()
+    path.chmod(0o644)
+    link.symlink_to(path)
+    os.mkfifo(fifo)
+    fifo.chmod(0o644)
+    for other in (link, fifo, tmp_path / "none"):
+        assert not durable.close_to_others(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+        assert not durable.close_to_others(path)
+    assert {stat.S_IMODE(kept.stat().st_mode) for kept in (path, fifo)} == {0o644}
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(
+        StateError, match=f"^{path}: cannot be closed to others: Operation not permitted"
+    ):
+        durable.close_to_others(path)
 
 
 def test_what_killed_writers_left_goes_with_the_next_write(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def test_pods_of_a_limited_namespace_are_in_its_class_and_no_faster_than_it() ->
     names = (("team-a", "slow"), ("team-a", "fast"), ("team-b", "any"), ("other", "any"))
     found = made(
         {"namespaces": "team-*", "internet-in": "10M"},
+        {"namespaces": "team-a", "internet-in": "20M"},
         {"pods": "team-a/slow", "internet-in": "1M"},
         {"pods": "team-a/fast", "internet-in": "1G"},
         pods=[pod(*names_of) for names_of in names],

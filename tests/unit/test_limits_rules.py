@@ -23,6 +23,7 @@ PEERS = KnownPeers(
 LIMITED = LinkChain("nm1", 7, OUT, 0x2A)
 ALL = LinkChain("nm2", 8, IN, 0x2B, rest=0x2C, classes=(("hub-in", 0x2D), ("lab-in", 0x2E)))
 CHARGED = LinkChain("nm3", 9, OUT, 0x2F, quotas=(("month", 0), ("day", 0x30)))
+OTHER = LinkChain("nm5", 11, IN, 0x32)
 CHARGED_ONLY = LinkChain("nm4", 10, IN, 0, quotas=(("day", 0x31), ("month", 0x30), ("other", 0)))
 
 
@@ -208,6 +209,7 @@ def test_what_was_made_is_held_until_somebody_alters_it(chain: LinkChain) -> Non
     both = listed(chain, LIMITED._replace(link="nm9"))
     assert not held(both)
     assert held(both, {"internet_out_nm9"})
+    assert rules.holds(listed(chain, OTHER), [chain, OTHER], (), PEERS)
 
 
 def test_the_set_of_what_is_not_internet_is_compared() -> None:

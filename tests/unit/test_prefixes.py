@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import itemgetter
 
 import pytest
 
@@ -105,6 +106,11 @@ def test_every_block_that_shares_addresses_is_paired_with_the_one_around_it():
         ("10.1.0.0/16", "10.1.3.0/24"),
     ]
     assert list(overlaps(prefixes("10.1.0.0/32", "::a01:0/128"), lambda block: block)) == []
+    # In the order of the prefixes, whatever else comes with them.
+    named = list(zip("ab", prefixes("10.1.1.0/24", "10.1.0.0/16"), strict=True))
+    assert [(outer, inner) for (outer, _), (inner, _) in overlaps(named, itemgetter(1))] == [
+        ("b", "a")
+    ]
 
 
 @pytest.mark.parametrize(

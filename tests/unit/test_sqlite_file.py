@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 
 from netmgr import sqlite_file
 from netmgr.errors import OtherSchema, SetupError, StateError
+from netmgr.sqlite_file import StateFile
 
 SCHEMA = "CREATE TABLE kept (value TEXT);"
 
@@ -173,6 +176,7 @@ def test_a_file_that_was_replaced_is_made_again_from_the_connection(path, gone):
         path.with_name(path.name + suffix).unlink()
     path.write_text("another program's")
     made = sqlite_file.put_back(former, path, identities)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found: list[str] = []
     with closing(made), former_log:
         made.execute("INSERT INTO kept VALUES ('b')")
@@ -190,6 +194,30 @@ def test_a_file_that_was_replaced_is_made_again_from_the_connection(path, gone):
         assert names(path.parent) == sorted([*aside, *files])
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         values(former)
+
+
+def test_a_state_file_notices_that_it_is_lost_and_is_restored_with_what_it_held(path):
+    kept = StateFile(path, SCHEMA, 1)
+    kept._connection.execute("INSERT INTO kept VALUES ('a')")
+    assert not kept.is_lost()
+    path.unlink()
+    path.write_text("another program's")
+    assert kept.is_lost()
+    kept.restore()
+    assert not kept.is_lost()
+    with closing(kept._connection), closing(sqlite3.connect(path)) as reader:
+        assert values(reader) == ["a"]
+    aside = [name for name in names(path.parent) if ".replaced-" in name]
+    assert [(path.parent / name).read_text() for name in aside] == ["another program's"]
+
+
+def test_a_file_is_its_owners_alone_and_one_that_is_there_is_not_touched(path):
+    opened(path).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    os.utime(path, (1, 1))
+    opened(path).close()
+    assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_mtime) == (0o640, 1)
 
 
 def test_the_connection_stays_in_use_if_its_file_cannot_be_made_again(path):
