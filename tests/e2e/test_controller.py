@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
+
 import pytest
+import yaml
 
 from netmgr.prefixes import Prefix
 from tests.e2e import counting, lifecycle, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import Pod
+from tests.kubernetes import manifests
 from tests.lab.exchange import End
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
-PLANNED = {"10.0.0.16/28", "10.0.0.32/28"}
-"""The first two allocations of the node pool `gpu` in the overlay's plan.lock.yaml."""
+LOCK = manifests.HERE / "overlays" / "controller" / "plan.lock.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,9 @@ def installed(cluster: Cluster, pristine: dict[str, list[str]]) -> Cluster:
 
 def test_the_plan_decides_the_podcidrs(installed: Cluster):
     given = [prefix for node in network.NODES for prefix in installed.pod_cidrs(node)]
-    assert set(given) == PLANNED
+    pool = yaml.safe_load(LOCK.read_text())["clusters"]["training"]["node_pools"]["gpu"]
+    first = IPv4Address(pool["segments"][0]["v4"]["pod_base"])
+    assert set(given) == {f"{first + 16 * number}/28" for number in range(len(network.NODES))}
     wait_for(installed.nodes_are_ready, "Ready Nodes", 30)
 
 
