@@ -17,7 +17,7 @@ from tests.lab.exchange import End
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
-BEFORE = "90c0c995c94cb43f5079ed89b4cec3863705bbf4"
+BEFORE = "bd7841626224a9ad4c813cea29c7338c7a4611a1"
 """The commit that the former version is built from; nothing is released yet."""
 
 TAG = "0.0.9"
