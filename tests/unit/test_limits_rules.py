@@ -209,7 +209,10 @@ def test_what_was_made_is_held_until_somebody_alters_it(chain: LinkChain) -> Non
     both = listed(chain, LIMITED._replace(link="nm9"))
     assert not held(both)
     assert held(both, {"internet_out_nm9"})
-    assert rules.holds(listed(chain, OTHER), [chain, OTHER], (), PEERS)
+    both = listed(chain, OTHER)
+    assert rules.holds(both, [chain, OTHER], (), PEERS)
+    both.chains[chain.name] = {**both.chains[chain.name], "policy": "drop"}
+    assert not rules.holds(both, [chain, OTHER], (), PEERS)
 
 
 def test_the_set_of_what_is_not_internet_is_compared() -> None:

@@ -215,6 +215,16 @@ def test_what_is_not_known_of_a_look_is_a_range() -> None:
     assert third == Standing(1000, 400, 470, 1000, credit=80, least=0, most=50)
     fourth = quotas.corrected(BUDGET, reading(1000, 600, 600, 0, 470), third, is_whole=True)
     assert fourth == Standing(1080, 480, 470, 1000, credit=0, least=0, most=50)
+    # Unless the ledger has 60 of them meanwhile.
+    late = quotas.corrected(BUDGET, reading(1000, 600, 600, 0, 530), third, is_whole=True)
+    assert late.bound == 1020
+
+
+def test_a_bound_falls_to_what_is_left_beside_what_the_ledger_missed() -> None:
+    former = Standing(1000, 500, 600, 1000, least=100, most=100)
+    look = reading(1000, 600, 600, 0, 700)
+    assert quotas.corrected(BUDGET, look, former, is_whole=True).bound == 800
+    assert quotas.corrected(BUDGET, look, None, is_whole=True)[-2:] == (0, 0)
 
 
 def test_what_passes_during_a_look_changes_no_bound() -> None:
