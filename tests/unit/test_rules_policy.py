@@ -18,6 +18,7 @@ from netmgr.rules.policy import Policy, desired
 from tests.fakes.sites import SITES, document, star
 
 CLASSES = {"classes": [{"name": "other", "prefixes": ["10.0.0.0/8", "203.0.113.0/24"]}]}
+POD, UNKNOWN = Address.parse("10.1.0.16"), Address.parse("10.1.0.17")
 ALONE: dict[str, Any] = {"sites": [], "site": None}
 
 
@@ -226,6 +227,26 @@ def test_without_classes_no_rule_and_no_set_is_more_than_before():
         for way in ("in", "out")
         for family in (4, 6)
     }
+
+
+@pytest.mark.parametrize("beside_rules", [False, True])
+def test_where_links_count_their_sets_take_the_place_of_pods_sets_or_stand_beside(beside_rules):
+    accounting = {"at": "links", "classes": [HUB], "link_layer_bytes": 18}
+    policy = Policy.of(document("node", accounting=accounting, limits_by_annotation=True))
+    abilities = Abilities(counts_at_links=True, counts_by_rules=beside_rules)
+    wanted = desired(policy, [POD, UNKNOWN], abilities, links={POD: "nm1"})
+    kinds = ("", "a_", "internal_")
+    ways = {f"{kind}{way}4" for kind in kinds for way in ("in", "out")}
+    by_links = {name for name in wanted.members if name.startswith("link_")}
+    assert {f"link_{way}" for way in ways} <= by_links
+    # A link counts for the pods that it is known to belong to; what is protected stays a rule's.
+    assert all(wanted.members[f"link_{way}"] == {POD} for way in ways)
+    assert wanted.members["pod_protected_out4"] == {POD, UNKNOWN}
+    assert "link_protected_out4" not in wanted.members
+    by_rules = [f"pod_{way}" for way in ways if f"pod_{way}" in wanted.members]
+    assert sorted(by_rules) == (sorted(f"pod_{way}" for way in ways) if beside_rules else [])
+    assert (wanted.at_links.limited, wanted.at_links.link_layer) == (True, 18)
+    assert desired(policy, [POD]).at_links is None
 
 
 def test_a_class_of_the_internet_is_no_reason_not_to_masquerade():
