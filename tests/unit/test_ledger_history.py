@@ -10,7 +10,7 @@ import pytest
 
 from netmgr.errors import OtherSchema, SetupError, StateError
 from netmgr.ledger import store
-from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
+from netmgr.ledger.history import By, HourBucket, Period, Retention, Unwritten, grouped, usage_row
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import Mark
 from netmgr.ledger.tables import Amount, Gap
@@ -51,6 +51,15 @@ def spend(ledger: Ledger, pod: PodRef, size: int, number: int = 5) -> None:
     ledger.begin([mine], pod)
     ledger.post([reading(size, 1, of=mine)])
     ledger.end([mine])
+
+
+def test_a_loss_and_a_gap_are_of_the_hours_that_they_were_in() -> None:
+    hours = Unwritten()
+    hours.lose(2 * HOUR + 1, OUT, 7)
+    hours.miss(HOUR - 1, 2 * HOUR, [("a/b", IN)])
+    assert hours == {HourBucket(2, "", "", OUT): Amount(7, 0)} | {
+        HourBucket(hour, "", "a/b", IN): Amount(0, 1) for hour in range(3)
+    }
 
 
 def test_a_posting_raises_the_hour_of_its_reading(ledger: Ledger, clock: Clock) -> None:
