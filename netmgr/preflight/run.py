@@ -104,12 +104,12 @@ def _probe(given: NodeDocument, random: Random) -> PreflightReport:
 
 def _with_ranges(document: NodeDocument) -> tuple[NodeDocument, list[CheckResult]]:
     """The document with the ranges that their source has now, and what is wrong with others."""
+    ranges = CheckResult("routes", "ranges")
     try:
         valid = validate(known_ranges.ask(document), document, known_ranges.taken_by_node())
     except RangesUnknown as unknown:
-        return document, [CheckResult("routes", "ranges").unmeasured(unknown.message)]
+        return document, [ranges.unmeasured(unknown.message)]
     remedy = "see to what range_source gives; netmgr node status shows it"
-    ranges = CheckResult("routes", "ranges")
     refused = [ranges.failed(str(fault), remedy) for fault in valid.refused]
     return document.model_copy(update={"ranges": valid.ranges}), refused
 

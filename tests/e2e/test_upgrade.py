@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,6 +22,15 @@ BEFORE = "bd7841626224a9ad4c813cea29c7338c7a4611a1"
 """The commit that the former version is built from; nothing is released yet."""
 
 TAG = "0.0.9"
+AT_LINKS = {"node_yaml": {"accounting": {"at": "links"}}}
+OVERLAYS: dict[str, dict[str, Any]] = {
+    "forth": {},
+    "to_links": AT_LINKS,
+    "upgraded_at_links": {**AT_LINKS, "tag": lifecycle.TAG},
+    "to_rules": {},
+}
+"""What is different in each overlay that follows the release before."""
+
 PODS = {"a1": "node-1", "b1": "node-2"}
 
 
@@ -59,18 +69,9 @@ def running(cluster: Cluster, before: Path) -> dict[str, Pod]:
     return pods.run(cluster, PODS)
 
 
-@pytest.mark.parametrize("way", ["forth", "to_links", "upgraded_at_links", "to_rules", "back"])
+@pytest.mark.parametrize("way", [*OVERLAYS, "back"])
 def test_no_pod_fails_and_every_byte_is_counted(
     cluster: Cluster, before: Path, running: dict[str, Pod], internet: End, way: str
 ) -> None:
-    at_links = {"accounting": {"at": "links"}}
-    folder = {
-        "forth": lambda: netmgr.overlay(cluster, "cni"),
-        "to_links": lambda: netmgr.overlay(cluster, "cni", node_yaml=at_links),
-        "upgraded_at_links": lambda: netmgr.overlay(
-            cluster, "cni", tag=lifecycle.TAG, node_yaml=at_links
-        ),
-        "to_rules": lambda: netmgr.overlay(cluster, "cni"),
-        "back": lambda: before,
-    }[way]()
+    folder = before if way == "back" else netmgr.overlay(cluster, "cni", **OVERLAYS[way])
     lifecycle.disturb_nobody(cluster, running, internet, lambda: netmgr.apply(cluster, folder))

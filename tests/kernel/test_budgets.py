@@ -234,13 +234,11 @@ def test_a_dry_run_holds_back_nobody_and_tells_whom_it_would(
     pod, quiet = new_pod("a", "research-1"), new_pod("b", "quiet")
     file.grant({"everyone": 900, "research": 10})
     eventually(lambda: not node.snapshot()["budgets"]["enforced"], "not read")
-    before = throttled(node).get(("research-1", "research"), 0)
+    before = throttled(node)["research-1", "research"]
     with to_internet(world, pod) as groups:
         assert attain(lambda unlimited: unlimited > 100, *groups)
         assert run(node, "tc", "class", "show", "dev", "netmgr-out").stdout == ""
-        assert attain(
-            lambda _: throttled(node).get(("research-1", "research"), 0) > before, *groups
-        )
+        assert attain(lambda _: throttled(node)["research-1", "research"] > before, *groups)
         use = node.ask("budgets")["uses"]["research"]
         assert use["held"] == 10 * MEGABIT
         assert use["rate"] > 50 * MEGABIT

@@ -254,9 +254,8 @@ def test_only_claims_whose_cooldown_begins_are_released() -> None:
 
 def test_a_claim_that_replaces_another_nodes_is_a_takeover_unless_its_name_comes_back() -> None:
     again = {
-        number: replace(claim, uid="uid-again")
-        for number, name in ((4, "e"), (5, "f"))
-        for claim in held(number, name).values()
+        index: replace(claim, uid="uid-again")
+        for index, claim in (held(4, "e") | held(5, "f")).items()
     }
     before = held(0, "a") | held(1, "b") | held(2, "c") | held(3, "d", 7.0)
     before |= held(4, "e", 7.0) | held(5, "f")
@@ -264,10 +263,9 @@ def test_a_claim_that_replaces_another_nodes_is_a_takeover_unless_its_name_comes
         at(0).index: None,
         **held(1, "b"),
         **held(6, "new"),
-        at(4).index: again[4],
         **held(2, "x"),
         **held(3, "y"),
-        at(5).index: again[5],
+        **again,
     }
     taken = [claim.uid for claim in takeovers(before, Decision(claims=after))]
     assert taken == ["uid-x", "uid-y", "uid-again"]

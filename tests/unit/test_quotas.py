@@ -105,15 +105,15 @@ def test_a_quota_is_of_the_period_that_it_is_asked_in() -> None:
 
 
 def test_who_is_charged_to_a_quota() -> None:
-    pods, namespaces = (NodeQuota("a", name, OUT, DAY, 1, 0, 0) for name in ("b", ""))
-    for quota, charged in ((pods, {"a/b"}), (namespaces, {"a/b", "a/c"})):
+    own, shared = (NodeQuota("a", name, OUT, DAY, 1, 0, 0) for name in ("b", ""))
+    for quota, charged in ((own, {"a/b"}), (shared, {"a/b", "a/c"})):
         packets = ("a/b", "a/c", "other/b")
         assert {name for name in packets if quota.charges(*name.split("/"))} == charged
-    budgets = NodeQuota("", "", OUT, DAY, 1, 0, 0, "research", ("lab*", "*-1"))
-    assert budgets.charges("lab-2", "b")
-    assert not budgets.charges("other", "b")
+    research = NodeQuota("", "", OUT, DAY, 1, 0, 0, "research", ("lab*", "*-1"))
+    assert research.charges("lab-2", "b")
+    assert not research.charges("other", "b")
     # A class of the budget itself; one without a namespace is in no other.
-    everyone = replace(budgets, budget="everyone", namespaces=("*",))
+    everyone = replace(research, budget="everyone", namespaces=("*",))
     assert everyone.charges("", "", "everyone")
     assert not everyone.charges("", "", "research")
 
@@ -205,12 +205,12 @@ def test_what_is_not_known_of_a_look_is_a_range() -> None:
     """By an agent that has just started, and by the next look, which saw everything."""
     look = reading(1000, 300, 400, 20, 350)
     first = quotas.corrected(BUDGET, look, None, is_whole=True)
-    # From 930, were all that waits not to pass, to 1,050, had it all been counted before.
+    # By the ledger it is spent at a count between 930 and 1,050.
     assert first == Standing(1000, 600, 350, 1000, credit=-120, least=0, most=50)
     look = reading(1000, 500, 520, 0, 470)
     second = quotas.corrected(BUDGET, look, first, is_whole=True)
     assert second == Standing(1000, 480, 470, 1000, credit=-20, least=0, most=50)
-    # Of 30 that were dropped, those that may have passed before are never given back.
+    # Of 130 that the ledger lacks, 50 may have passed before the start, and are never given back.
     third = quotas.corrected(BUDGET, reading(1000, 600, 600, 0, 470), second, is_whole=True)
     assert third == Standing(1000, 400, 470, 1000, credit=80, least=0, most=50)
     fourth = quotas.corrected(BUDGET, reading(1000, 600, 600, 0, 470), third, is_whole=True)
